@@ -72,7 +72,7 @@ class Repeats:
     def figure(self, run: str, metric: str) -> float | None:
         return None
 
-    def launch(self, cell: Cell, repeat: int, open_run: str) -> runner.Attempt:
+    def launch(self, cell: Cell, repeat: int, open_run: str, again: str = "") -> runner.Attempt:
         try:
             result = self._launch(night_files.reason(self.directory.name, cell.name, repeat), open_run)
         except KeyboardInterrupt:

@@ -27,7 +27,7 @@ from .render import terminal
 
 #: In the order of the life of beds and runs, as ``--help`` shows them.
 VERBS = (
-    "up", "down", "status", "plan", "drain", "undrain", "run", "nightly", "sweep", "resume", "watch",
+    "up", "down", "status", "plan", "drain", "undrain", "run", "nightly", "sweep", "probe", "resume", "watch",
     "logs", "exec", "check", "checkpoint", "judge", "report", "compare", "runs", "trend", "baseline", "quarantine", "accept", "bundle",
     "size", "list", "heal", "prune", "doctor", "image", "init", "config", "completion",
 )  # fmt: skip

@@ -6,13 +6,14 @@ import datetime
 import decimal
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..core.spec import source_positions, trial_draft, values
 from ..model.errors import UsageError
-from ..model.frozen import dataclass
+from ..model.frozen import dataclass, replace
+from . import classes
 from .gates.nights import Better, Key
 
 #: Where baselines are, relative to the working directory.
@@ -118,7 +119,8 @@ def read_all(directory: Path) -> tuple[Baseline, ...]:
     """The baselines in a directory, none if there is none. Raises UsageError with every mistake of all files."""
     baselines: list[Baseline] = []
     problems: list[str] = []
-    for file in sorted(directory.glob("*.yml")) if directory.is_dir() else ():
+    files = sorted(file for file in directory.glob("*.yml") if file.name != classes.FILE) if directory.is_dir() else []
+    for file in files:
         try:
             baselines.append(read(file))
         except UsageError as error:
@@ -178,13 +180,16 @@ def _floor(draft: trial_draft.Draft, where: source_positions.Path, item: Any) ->
     return Floor(**{**arguments, "margin": margin})
 
 
-def accept(measured: Sequence[Measured], margin: float, day: datetime.date) -> dict[str, tuple[Floor, ...]]:
+def accept(
+    measured: Sequence[Measured], margins: Callable[[str], float], day: datetime.date
+) -> dict[str, tuple[Floor, ...]]:
     """Hardware of nodes -> floors at a margin from the worst node, towards worse. None for a gang of several kinds of nodes."""
     floors: dict[str, list[Floor]] = {}
     for entry in measured:
         hardware = node_hardware(entry.key.hardware) if entry.gang else entry.key.hardware
         if not hardware:
             continue
+        margin = margins(entry.metric)
         worse = 1 - margin if entry.better == "higher" else 1 + margin
         floors.setdefault(hardware, []).append(
             Floor(
@@ -195,6 +200,21 @@ def accept(measured: Sequence[Measured], margin: float, day: datetime.date) -> d
             )
         )  # fmt: skip
     return {hardware: tuple(entries) for hardware, entries in floors.items()}
+
+
+def combine(nights: Iterable[Sequence[Measured]]) -> tuple[Measured, ...]:
+    """The metrics of several runs or nights: of each the worst node of all. Raises UsageError for a metric whose unit changed."""
+    together: dict[tuple[str, Key], Measured] = {}
+    for entry in (entry for measured in nights for entry in measured):
+        known = together.get((entry.metric, entry.key), entry)
+        if (known.unit, known.better) != (entry.unit, entry.better):
+            problem = f"{entry.metric}: is in {known.unit} and in {entry.unit} in what is accepted"
+            raise UsageError(problem, hint="accept them one at a time")
+        worst = (min if entry.better == "higher" else max)(known.worst, entry.worst)
+        values = known.values if known is entry else known.values + entry.values
+        runs = tuple(dict.fromkeys((*known.runs, *entry.runs)))
+        together[entry.metric, entry.key] = replace(entry, worst=worst, values=values, runs=runs)
+    return tuple(together.values())
 
 
 def node_hardware(gang: str) -> str:

@@ -91,12 +91,13 @@ def _read(directory: Path) -> RunRecord:
     keys = _Keys(trial, plan, facts)
     measurements, notes = _measurements(trial, plan, keys, lines)
     is_night = directory.parent.name == RUNS and night_files.is_night(directory.parent.parent)
-    cell, repeat = (night_files.parse_reason(about.get("reason", "")) if is_night else None) or ("", 0)
+    origin = night_files.parse_reason(about.get("reason", "")) if is_night else None
     return RunRecord(
         run=directory.name, directory=str(directory), bed=plan.bed, trial=trial.name, workload=trial.workload,
         started=_started(directory.name), outcome=outcome, is_sealed=bundle.is_sealed(directory),
         exit=EXIT_CODES.get(outcome), duration_s=_first(lines, _DURATION), ttr_s=_first(lines, _TTR),
-        night=directory.parent.parent.name if is_night else "", cell=cell, repeat=repeat, measurements=measurements,
+        night=directory.parent.parent.name if is_night else "", cell=origin.cell if origin else "",
+        repeat=origin.repeat if origin else 0, measurements=measurements,
         hardware={node: keys.hardware[node] for node in plan.slots},
         reference=_with_clock_of(plan.slots, facts), rank_0=_rank_label(0, plan.slots, trial.world.ranks_per_node),
         leaves={name: str(node.leaf) for name, node in plan.nodes.items()}, link_hosts=link_hosts(plan), suspects={

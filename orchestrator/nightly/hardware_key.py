@@ -26,6 +26,8 @@ from .gates.suspects import HOST
 SUSPECTS = ("driver", "vbios", "bios", "microcode", "kernel", "cuda", "nccl", "torch", "python", "image", "agent")
 #: The workload whose figures belong to one node: they do not depend on how many other nodes take part.
 NODE_PROBE = "node-probe"
+#: Parameters that say how often and of what a figure is taken, which its name or its number of values says: no part of a key.
+SAMPLING = {NODE_PROBE: ("probes", "repeats"), "collective": ("iterations", "sizes")}
 _EMPTY: tuple[Any, ...] = (None, "", 0, False, [], {})
 #: Text that needs no quotes in a list of ``name=value``.
 _WORD = re.compile(r"[^\s=\"]+")
@@ -119,8 +121,8 @@ def _parameters(trial: Trial, backend: str, threads: int, *, has_nodes: bool = T
 
 def _chosen(trial: Trial) -> dict[str, Any]:
     """The parameters that differ from the defaults; of a workload that is not built in those that are not empty."""
-    defaults = _defaults(trial.workload)
-    plain: dict[str, Any] = codec.plain(dict(trial.params))
+    defaults, left_out = _defaults(trial.workload), SAMPLING.get(trial.workload, ())
+    plain = {name: value for name, value in codec.plain(dict(trial.params)).items() if name not in left_out}
     known = {name: value for name, value in plain.items() if name in defaults and value != defaults[name]}
     return {**known, **_without_empty({name: value for name, value in plain.items() if name not in defaults})}
 

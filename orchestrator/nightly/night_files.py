@@ -11,7 +11,7 @@ import os
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from ..core.documents import decoder
 from ..model import codec
@@ -30,7 +30,7 @@ _LEAST_BYTES = 1 << 20
 #: The files that the seal of a night covers. Each bundle in RUNS has a seal of its own.
 SEALED = (NIGHT, SUITE, JOURNAL)
 _NAME = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}-\d{2}-\d{2}Z-night-(?P<suite>.+)-[0-9a-f]{4,}")
-_REASON = re.compile(r"repeat (?P<repeat>\d+) of (?P<cell>.+) in (?P<night>\S+)")
+_REASON = re.compile(r"repeat (?P<repeat>\d+) of (?P<cell>.+?)(?:, again on (?P<again>\S+),)? in (?P<night>\S+)")
 _HINT = "the night cannot be read without it; take its directory from where it was made"
 
 
@@ -54,13 +54,21 @@ def nights(runs: Path) -> tuple[Path, ...]:
     )
 
 
-def reason(night: str, cell: str, repeat: int) -> str:
+class Origin(NamedTuple):
+    """The place of a bundle in its night; ``again``: see Row."""
+
+    cell: str
+    repeat: int
+    again: str = ""
+
+
+def reason(night: str, cell: str, repeat: int, again: str = "") -> str:
     """Why a bundle was made, for its ``bundle.json``."""
-    return f"repeat {repeat} of {cell} in {night}"
+    return f"repeat {repeat} of {cell}{f', again on {again},' if again else ''} in {night}"
 
 
-def origin(directory: Path) -> tuple[str, int] | None:
-    """The cell and the repeat of a bundle in a night, from its ``bundle.json``; None for a bundle that names none."""
+def origin(directory: Path) -> Origin | None:
+    """The place of a bundle in its night, from its ``bundle.json``; None for a bundle that names none."""
     try:
         document = paths.document(directory, bundle.BUNDLE)
     except (paths.TornBundleError, OSError):
@@ -68,10 +76,10 @@ def origin(directory: Path) -> tuple[str, int] | None:
     return parse_reason(str(document.get("reason", ""))) if isinstance(document, dict) else None
 
 
-def parse_reason(text: str) -> tuple[str, int] | None:
-    """The cell and the repeat of ``reason``; None for another reason."""
+def parse_reason(text: str) -> Origin | None:
+    """None for a reason that is not that of ``reason``."""
     match = _REASON.fullmatch(text)
-    return (match["cell"], int(match["repeat"])) if match else None
+    return Origin(match["cell"], int(match["repeat"]), match["again"] or "") if match else None
 
 
 def write_night(directory: Path, night: Night) -> None:

@@ -8,6 +8,8 @@ from ..model.errors import EXIT_INFRASTRUCTURE
 from ..model.frozen import dataclass
 from .gates.finding import Finding
 from .gates.nights import Key
+from .judge import Compared
+from .run_record import nodes_of
 
 #: ``xfail``: fails as its ticket says. ``xpass``: passes although a ticket says that it fails; counts as a failure.
 State = Literal["pass", "warn", "fail", "unknown", "xfail", "xpass"]
@@ -17,7 +19,8 @@ State = Literal["pass", "warn", "fail", "unknown", "xfail", "xpass"]
 class Judged:
     """A finding of a gate in its place. ``runs``: names of the night's bundles that it rests on; ``value``: of the night, its
     median, in ``unit``; ``reference``: what it was compared with, in words. ``ticket``: of an expected failure.
-    ``is_counted``: False for an unknown that is no defect of the night: a gate has no history yet, or a node too few peers.
+    ``is_counted``: False for an unknown that is no defect of the night: a metric has no history yet, or a node too few peers.
+    ``compared``: of a finding of the gate ``reference`` (a node and metric) or ``fleet`` (all nodes), the numbers.
     """
 
     finding: Finding
@@ -30,8 +33,11 @@ class Judged:
     reference: str = ""
     ticket: str = ""
     is_counted: bool = True
+    compared: Compared | None = None
 
 
+#: The gates of the judge of nights: a node against its reference, and all nodes together.
+REFERENCE, FLEET = "reference", "fleet"
 #: Exit codes that say more than the outcome.
 _WORDS = {EXIT_INFRASTRUCTURE: "broken"}
 
@@ -52,6 +58,25 @@ class NightJudgement:
     notes: tuple[str, ...] = ()
 
     @property
+    def cells(self) -> tuple[Judged, ...]:
+        """The table of the night: each node and metric, with the numbers that it was compared with."""
+        return tuple(judged for judged in self.findings if judged.compared and judged.finding.gate == REFERENCE)
+
+    @property
+    def fleet(self) -> tuple[Judged, ...]:
+        """Metrics in which all nodes changed together."""
+        return tuple(judged for judged in self.findings if judged.compared and judged.finding.gate == FLEET)
+
+    @property
     def word(self) -> str:
         """What is printed: a night whose trials could not run is broken, whatever the others found."""
         return _WORDS.get(self.exit, self.outcome)
+
+
+def suspects_of(judgement: NightJudgement) -> dict[tuple[str, tuple[str, ...]], tuple[str, ...]]:
+    """What wants a second measurement: (cell of the suite, nodes: none for the whole gang) -> metrics. A link has two nodes."""
+    wanted: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for judged in judgement.cells:
+        if judged.compared and judged.compared.is_suspect and judged.compared.again is None:
+            wanted.setdefault((judged.cell, nodes_of(judged.finding.node or "")), []).append(judged.finding.metric)
+    return {cell: tuple(metrics) for cell, metrics in wanted.items()}

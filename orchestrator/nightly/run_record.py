@@ -34,7 +34,8 @@ class RunRecord:
     ``hardware``: node that held ranks when it began -> its description, empty if not known; ``leaves``: node -> its switch
     group; ``link_hosts``: node -> its host, of nodes that use the link of their host, not a shaped one of their own.
     ``reference``: the node of rank 0 and those with its clock; ``rank_0``: as a measurement names it.
-    ``names``: node -> its name in the night, of those that the night knows by another one. ``notes``: what was left out of it, and why.
+    ``names``: node -> its name in the night, of those that the night knows by another one. ``again``: a second measurement of a
+    suspect. ``notes``: what was left out of it, and why.
     """
 
     run: str
@@ -59,6 +60,7 @@ class RunRecord:
     rank_0: str = ""
     suspects: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
+    again: bool = False
     notes: tuple[str, ...] = ()
 
 

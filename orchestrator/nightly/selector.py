@@ -8,7 +8,7 @@ from statistics import median
 
 from ..model.bed import BedSpec, NodeSpec
 from ..model.frozen import dataclass
-from .suite import Row, Suite
+from .suite import Cell, Row, Suite
 
 #: Earlier nights whose findings count.
 NIGHTS = 10
@@ -62,6 +62,21 @@ def order(suite: Suite, past: Mapping[str, Past]) -> tuple[str, ...]:
     if suite.budget_s is not None:
         cells.sort(key=lambda cell: (-cell.priority, -past.get(cell.name, NEVER).urgency))
     return tuple(cell.name for cell in cells)
+
+
+def schedule(cells: Sequence[Cell]) -> tuple[tuple[Cell, int], ...]:
+    """Each repeat of the cells, spread over the night: of three repeats the first, the middle and the last part of it.
+
+    Values that were measured within seconds differ less than those of one night and the next, and hide how far a node varies.
+    """
+    single = [cell for cell in cells if cell.repeats == 1]
+    places = {cell.name: (index + 1) / (len(single) + 1) for index, cell in enumerate(single)}
+    every = [
+        (places.get(cell.name, repeat / max(1, cell.repeats - 1)), index, cell, repeat)
+        for index, cell in enumerate(cells)
+        for repeat in range(cell.repeats)
+    ]
+    return tuple((cell, repeat) for _, _, cell, repeat in sorted(every, key=lambda item: item[:2]))
 
 
 def fits(spent_s: float, budget_s: float | None, past: Past) -> bool:

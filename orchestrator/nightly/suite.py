@@ -10,6 +10,8 @@ from ..model.frozen import dataclass, field
 #: Of a repeat. ``failed``, ``unknown``: by the run's verdicts. ``error``: no run, or one that could not be judged.
 #: ``unfinished``: over its deadline, or the orchestrator died. ``skipped``: a requirement is missing, or the budget is spent.
 State = Literal["passed", "failed", "unknown", "error", "unfinished", "skipped"]
+#: Of a second measurement that needs all nodes of its cell, such as that of a collective.
+ALL = "all"
 #: The least finding that fails a night.
 FailOn = Literal["fail", "warn"]
 
@@ -109,7 +111,9 @@ class Night:
 class Row:
     """What became of a repeat of a cell: a line of ``night.jsonl``. ``run``: the name of its bundle in RUNS, empty without one.
 
-    ``reason``: one sentence where it did not pass. ``repeat``: from 0. ``exit``: the code that `ccbed run` would have had.
+    ``reason``: one sentence where it did not pass. ``repeat``: from 0, the pass of the night. ``exit``: the code that `ccbed run`
+    would have had. ``again``: of a second measurement, which is compared with the passes of the night and is none of them: the suspect
+    node, or both nodes of a link (n0,n1), which run alone; ALL: the whole cell; else empty.
     """
 
     cell: str
@@ -119,3 +123,4 @@ class Row:
     exit: int | None = None
     duration_s: float = 0.0
     reason: str = ""
+    again: str = ""

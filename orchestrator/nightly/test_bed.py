@@ -103,12 +103,12 @@ def write_page(session: Session, runs_dir: Path) -> Page:
     with index.open(runs_dir, state=session.state) as opened:
         opened.refresh()
         listed, _ = opened.runs()
-        nights, trends, notes = opened.nights(), opened.trend(), opened.notes
+        nights, notes = opened.nights(), opened.notes
     if not listed and not nights:
         raise UsageError(f"{short_path(runs_dir)}: no runs in this directory", hint="ccbed run dp-ring")
     file = runs_dir / runs_page.FILE
     try:
-        paths.write(file, runs_page.render(runs_dir.resolve(), listed, nights, trends, notes))
+        paths.write(file, runs_page.render(runs_dir.resolve(), listed, nights, notes))
     except OSError as error:
         raise InfrastructureError(f"{file}: cannot be written: {error.strerror}") from error
     return Page(file=file, runs=len(listed), nights=len(nights), notes=tuple(notes))

@@ -37,6 +37,8 @@ REPORT = "report"
 #: The files of the plugins that the run uses; a folder for ``--plugins``.
 PLUGINS = "inputs/plugins"
 LATEST = "latest"
+#: The link to the newest night.
+LATEST_NIGHT = "latest-night"
 #: A directory with it is a night of a suite.
 NIGHT = "night.json"
 EXTRAS: Mapping[str, Any] = {PLAN: Plan, FINGERPRINT: decoder.Fingerprint, BUNDLE: decoder.About}
@@ -94,15 +96,15 @@ def latest(runs: Path) -> str:
         return ""
 
 
-def link_latest(runs: Path, run: str) -> None:
-    """Let ``latest`` refer to ``run``, atomically; empty: to no run. A real file of that name is not changed."""
-    link = runs / LATEST
+def link_latest(runs: Path, run: str, name: str = LATEST) -> None:
+    """Let the link ``name`` refer to ``run``, atomically; empty: to no run. A real file of that name is not changed."""
+    link = runs / name
     if link.exists() and not link.is_symlink():
         return
     if not run:
         link.unlink(missing_ok=True)
         return
-    temporary = runs / f".{LATEST}.{os.getpid()}"
+    temporary = runs / f".{name}.{os.getpid()}"
     temporary.unlink(missing_ok=True)
     try:
         temporary.symlink_to(run)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .fleets import Floats
+from .nights import Floats
 
 LEAF = 8
 KINDS = ("link", "direction", "node")

@@ -72,9 +72,11 @@ def write_bundle(
 
 def write_night(
     runs: Path, number: int, bundles: Mapping[str, Sequence[Iterable[Mapping[str, Any]]]], *, cells: Sequence[Cell] = (),
-    rows: Sequence[Row] = (), **options: Any,
+    rows: Sequence[Row] = (), again: Mapping[str, Sequence[Iterable[Mapping[str, Any]]]] | None = None, **options: Any,
 ) -> Path:  # fmt: skip
-    """A closed night. ``bundles``: cell -> the figures of each repeat; ``rows``: further rows; ``options``: of ``write_bundle``."""
+    """A closed night. ``bundles``: cell -> the figures of each repeat; ``rows``: further rows; ``again``: cell -> the figures of second
+    measurements; ``options``: of ``write_bundle``.
+    """
     defined = {cell.name: cell for cell in cells}
     chosen = tuple(
         dataclasses.replace(defined.get(name, Cell(name=name, trial="probe")), repeats=len(repeats))
@@ -91,12 +93,22 @@ def write_night(
     directory = runs / night.name
     night_files.write_night(directory, night)
     with night_files.Journal(directory) as journal:
+        second = [
+            (cell, 90 + repeat, figures)
+            for cell, repeats in (again or {}).items()
+            for repeat, figures in enumerate(repeats)
+        ]
         for cell, repeats in bundles.items():
             for repeat, figures in enumerate(repeats):
                 run = f"{day}T02-{repeat:02d}-00Z-probe-{len(journal.rows):04x}"
                 reason = night_files.reason(night.name, cell, repeat)
                 write_bundle(directory / RUNS / run, figures, reason=reason, **options)
                 journal.append(Row(cell=cell, repeat=repeat, state="passed", run=run, exit=0, duration_s=1.0))
+        for cell, repeat, figures in second:
+            run = f"{day}T03-00-00Z-probe-{len(journal.rows):04x}"
+            reason = night_files.reason(night.name, cell, repeat)
+            write_bundle(directory / RUNS / run, figures, reason=reason, **options)
+            journal.append(Row(cell=cell, repeat=repeat, state="passed", run=run, exit=0, duration_s=1.0, again=True))
         for row in rows:
             journal.append(row)
     night_files.close(directory)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
-import statistics
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
+from orchestrator.nightly import classes
 from orchestrator.nightly.gates.finding import Finding, Outcome
-from orchestrator.nightly.gates.judgement import judge_panel
-from orchestrator.nightly.gates.nights import Key, Metric, Record, build_panel
+from orchestrator.nightly.gates.nights import Key, Metric, Record
+from orchestrator.nightly.judging import cells, floors
+from orchestrator.nightly.judging.figures import Series
 from orchestrator.nightly.night_judgement import Judged, NightJudgement, State
-from orchestrator.nightly.reports.night_report import NightReport, PreviousNight
+from orchestrator.nightly.reports.night_report import NightReport
 from orchestrator.nightly.suite import Cell, MetricRule, Night, Row, Suite
 
 #: The bad node of the fleet, from the night before the last on, and by how much.
@@ -67,18 +68,21 @@ def records(nodes: int, nights: int, count: int = 6, seed: int = 7, *, is_broken
 
 
 def findings(history: Sequence[Record], count: int, night: int) -> list[Judged]:
+    """Floors and references of a night, as judged; no figure was measured again."""
     made: list[Judged] = []
+    subjects = []
     for cell, metric, key, usual in metrics(count):
-        panel = build_panel(history, metric.name, key, tonight=night)
+        own = [record for record in history if record.metric.name == metric.name and record.key == key]
+        series = Series(metric, key, cells=[cell])
+        for record in own:
+            if record.night == night:
+                series.values[record.node], series.versions[record.node] = list(record.values), dict(record.suspects)
+                series.runs[record.node] = [run_name(cell, 0)]
         floor = usual * (1 / FLOOR if metric.better == "lower" else FLOOR)
-        for finding in judge_panel(panel, floor=floor):
-            values = panel.latest(finding.node) if finding.node else ()
-            reference = f"floor {floor:.4g} {metric.unit}" if finding.gate == "floor" else ""
-            made.append(Judged(
-                finding=finding, state=finding.outcome, cell=cell, key=key, unit=metric.unit, reference=reference,
-                value=statistics.median(values) if values else None, runs=(run_name(cell, 0),) if finding.outcome == "fail" else (),
-            ))  # fmt: skip
-    return made
+        made += floors.judge(series, floor, cell, f"floor {floor:.4g} {metric.unit}")
+        past = [record for record in own if record.night < night]
+        subjects.append(cells.Subject(series=series, past=past, kind=classes.of(metric.name, classes.read())))
+    return [*made, *cells.judge(subjects, cells.Tonight(number=night, date=date(night)))]
 
 
 def run_name(cell: str, repeat: int) -> str:
@@ -186,13 +190,6 @@ def report(nodes: int = 64, nights: int = 40, count: int = 6, *, is_broken: bool
         findings=tuple(judged), earlier=tuple(night(nodes, number).name for number in range(max(1, nights - 23), nights)),
         notes=("2026-10-12T02-00-07Z-night-standard-11aa: skipped, its seal is broken",) if is_broken else (),
     )  # fmt: skip
-    before = None
-    if nights > 1:
-        earlier = night(nodes, nights - 1)
-        calm = NightJudgement(
-            outcome="pass", exit=0, sentence="passed", findings=tuple(findings(history, count, nights - 1))
-        )
-        before = PreviousNight(night=earlier, rows=rows(earlier, is_broken=False), judgement=calm)
     made = rows(tonight, is_broken=is_broken)
     links = {row.run: f"../runs/{row.run}/report/index.html" for row in made if row.run}
     return NightReport(
@@ -200,7 +197,6 @@ def report(nodes: int = 64, nights: int = 40, count: int = 6, *, is_broken: bool
         rows=made,
         judgement=judgement,
         records=history,
-        previous=before,
         links=links,
         directory=f"runs/{tonight.name}",
     )

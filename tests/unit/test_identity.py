@@ -96,8 +96,8 @@ def test_a_slow_host_is_found_under_its_new_name(tmp_path: Path) -> None:
 def test_a_host_that_is_new_has_no_past(tmp_path: Path) -> None:
     directory = night_on(tmp_path, {**HOSTS, "n3": "host-n9"})
     judgement = judging.judge(directory, history(directory, HOSTS))
-    compared = {judged.finding.node for judged in judgement.findings if judged.finding.gate == "relative"}
-    assert compared >= {"n2"} and "n3" not in compared
+    compared = {judged.finding.node: judged.compared.nights for judged in judgement.cells if judged.compared}
+    assert compared["n2"] > 0 and not compared["n3"]
     assert any(note.startswith("n3@host-n3 is no longer part of the bed") for note in judgement.notes)
 
 

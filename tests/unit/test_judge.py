@@ -1,167 +1,146 @@
-"""Verdicts are asked for by name, a broken checker proves nothing, and the exit code follows from the worst."""
+"""The judge of nights on small seeded fleets: what it names, when, and what it leaves alone."""
 
 from __future__ import annotations
 
-import dataclasses
-import types
-from typing import Any
+import math
 
+import numpy as np
 import pytest
 
-from orchestrator.core.verdict import judge, twin
-from orchestrator.model.plugin import Catalogue, Plugin
-from orchestrator.model.run import Run
-from orchestrator.model.trial import CheckSpec, Liveness, Recovery
-from orchestrator.model.verdict import Outcome, Verdict
+from orchestrator.nightly import judge
+from tests.bench import nights
+from tests.bench.nights import Flags, slide, step
 
-from . import history
-from .catalogue import ALWAYS, CATALOGUE
-
-
-def plugin(**content: Any) -> Plugin:
-    return Plugin(name="x", summary="X.", path="x.py", module=types.SimpleNamespace(**content))  # type: ignore[arg-type]
-
-
-def with_workload(*checks: str) -> Catalogue:
-    return dataclasses.replace(CATALOGUE, workloads={"train-dp": plugin(CHECKS=checks)})
-
-
-def test_what_always_runs_comes_first_then_the_workloads_then_the_trials_own_with_its_values() -> None:
-    own = CheckSpec(name="detected-within", params={"seconds": 1.0})
-    trial = dataclasses.replace(history.trial(), checks=(own, CheckSpec(name="no-hang", params={"slack_s": 3.0})))
-    chosen = judge.specs(trial, with_workload("no-hang", "bit-exact"))
-    names = [spec.name for spec in chosen]
-    assert set(names[: len(ALWAYS)]) == ALWAYS
-    assert names[len(ALWAYS) :] == ["no-hang", "bit-exact", "detected-within"]
-    assert chosen[len(ALWAYS)].params == {"slack_s": 3.0}
-    assert own in chosen
-
-
-def test_a_twin_is_needed_only_by_checkers_that_compare() -> None:
-    assert judge.needs_twin(judge.specs(history.trial(), with_workload("bit-exact")), CATALOGUE)
-    assert not judge.needs_twin(judge.specs(history.trial(), with_workload("no-hang")), CATALOGUE)
-
-
-def broken(run: Run, params: object) -> Verdict:
-    raise RuntimeError("no idea")
-
-
-def test_a_checker_that_raises_is_unknown_and_the_others_still_speak() -> None:
-    checkers = {**CATALOGUE.checkers, "broken": plugin(ALWAYS=True, TWIN=False, Params=dict, check=broken)}
-    catalogue = dataclasses.replace(CATALOGUE, checkers=checkers)
-    names = [CheckSpec(name="broken"), CheckSpec(name="finished"), CheckSpec(name="absent")]
-    first, second, third = judge.judge(history.reference(), catalogue, names)
-    assert (first.check, first.outcome) == ("broken", "unknown")
-    assert "RuntimeError: no idea" in first.text or "TypeError" in first.text
-    assert second.outcome == "pass"
-    assert third.outcome == "unknown"
+FLEETS = 4
 
 
 @pytest.mark.parametrize(
-    ("returned", "text"),
-    [
-        (Verdict(check="", outcome="failed", text=""), "outcome must be one of pass, fail, unknown (got 'failed')"),  # type: ignore[arg-type]
-        (Verdict(check="", outcome="skipped", text=""), "got 'skipped'"),
-        (Verdict(check="", outcome="pass", text="", evidence={"x": {1, 2}, "y": object()}), "TypeError"),
-        (None, "TypeError"),
-    ],
+    ("nodes", "earlier", "within", "size"),
+    [(3, 1, 1, 0.5), (3, 2, 1, 0.2), (4, 5, 2, 0.1), (8, 20, 2, 0.08), (8, 20, 4, 0.05)],
 )
-def test_what_is_no_verdict_is_unknown(returned: Verdict, text: str) -> None:
-    own = plugin(ALWAYS=True, TWIN=False, Params=type("Params", (), {}), check=lambda run, params: returned)
-    (verdict,) = judge.judge(history.reference(), Catalogue(checkers={"own": own}), [CheckSpec(name="own")])
-    assert verdict.outcome == "unknown"
-    assert text in verdict.text
+def test_a_slow_node_is_named_and_no_other(nodes: int, earlier: int, within: int, size: float) -> None:
+    found = nights.find(7, FLEETS, nodes, earlier, within, step(size, earlier))
+    assert found.named.all() and not found.others.any()
 
 
-def test_a_checker_that_ends_the_process_is_unknown() -> None:
-    def leave(run: Run, params: object) -> Verdict:
-        raise SystemExit(0)
-
-    own = plugin(ALWAYS=True, TWIN=False, Params=type("Params", (), {}), check=leave)
-    (verdict,) = judge.judge(history.reference(), Catalogue(checkers={"own": own}), [CheckSpec(name="own")])
-    assert verdict.outcome == "unknown"
+def test_all_nodes_slower_are_one_finding() -> None:
+    found = nights.find(7, FLEETS, 3, 5, 1, step(0.15, 5, node=None), is_common=True)
+    assert found.failed.all() and not found.others.any()
 
 
-def test_a_parameter_that_a_checker_does_not_have_leaves_it_unknown() -> None:
-    (verdict,) = judge.judge(history.reference(), CATALOGUE, [CheckSpec(name="no-hang", params={"slak": 1})])
-    assert verdict.outcome == "unknown"
-    assert "slak" in verdict.text
+def test_a_node_that_is_slow_every_third_night_fails() -> None:
+    assert nights.find(7, FLEETS, 3, 5, 4, step(0.2, 5, every=3)).failed.all()
 
 
-def verdicts(*outcomes: Outcome) -> list[Verdict]:
-    return [Verdict(check="c", outcome=outcome, text="t") for outcome in outcomes]
+def test_a_slow_slide_is_named() -> None:
+    assert nights.find(8, FLEETS, 3, 20, 14, slide(0.003, 20)).named.all()
 
 
-@pytest.mark.parametrize(
-    ("outcomes", "ending", "code"),
-    [
-        (("pass", "pass"), ("finished", ""), 0),
-        (("pass", "unknown"), ("finished", ""), 2),
-        (("unknown", "fail"), ("finished", ""), 1),
-        ((), ("finished", ""), 2),
-        (("pass",), ("failed", "finding"), 1),
-        (("fail",), ("failed", "infrastructure"), 4),
-        (("pass",), ("finished", "infrastructure"), 4),
-        (("fail",), ("interrupted", "infrastructure"), 130),
-        (("pass",), ("running", ""), 2),
-        (("pass", "passed"), ("finished", ""), 2),
-        (("pass", "skipped"), ("finished", ""), 0),
-    ],
-)
-def test_the_exit_code_is_the_first_that_applies(
-    outcomes: tuple[Outcome, ...], ending: tuple[str, str], code: int
-) -> None:
-    assert judge.exit_code(verdicts(*outcomes), *ending) == code
+def test_sound_nodes_do_not_fail() -> None:
+    clean = nights.judge_clean(3, 6, 3, 25)
+    assert (clean.node_nights, clean.failed) == (450, 0) and clean.warned <= 3
 
 
-def test_a_clean_run_is_a_twin_with_every_loss_and_digest() -> None:
-    run = history.clean()
-    made = twin.make_twin(run)
-    assert made is not None
-    assert (made.steps, made.faults, made.restarts, made.run) == (60, 0, 0, history.RUN)
-    assert made.losses == history.twin().losses
-    assert made.digests == history.twin().digests
-    assert made.key == twin.twin_key(run.trial, run.extras["fingerprint.json"])
-
-
-def test_a_run_that_was_disturbed_is_no_twin() -> None:
-    clean = history.clean()
-    exits = history.changed(clean, "rank.exit", value={"code": 1})
-    paused = history.with_events(
-        clean, [*clean.history.events[:-1], dataclasses.replace(clean.history.events[-2], type="note", f="node.silent")]
-    )
-    unended = history.prefix(clean, len(clean.history.events) - 1)
-    planned = dataclasses.replace(clean, trial=history.trial(history.crash_at(30)))
-    empty = history.changed(clean, "rank.finished", value={"digest": {}})
-    for run in (history.reference(), exits, paused, unended, planned, empty, history.with_records(clean, [])):
-        assert twin.make_twin(run) is None
-
-
-def test_the_reason_why_a_run_is_no_twin_is_named() -> None:
-    run = history.changed(history.clean(), "rank.exit", 2, value={"code": 3})
-    failed = history.changed(run, "run.end", value={"outcome": "failed", "reason": "the budget is spent"})
-    assert twin.unfit(failed) == f"{history.RUN} failed: rank 2 left with exit code 3"
-    isolated = dataclasses.replace(failed, extras={**failed.extras, "plan.json": {"isolation": {"writable": []}}})
-    assert twin.unfit(isolated).endswith(
-        "; it may write only in its copy of the project, and --root names what belongs to it"
-    )
-    assert twin.unfit(history.reference()) == "it was disturbed"
-    assert twin.unfit(history.clean()) == "it recorded no digest of its weights, or not its whole state"
-
-
-def test_the_key_of_a_twin_leaves_out_what_disturbs_or_judges_and_nothing_else() -> None:
-    trial, print_ = history.trial(), {"torch": "2.13.0", "threads": 1}
-    key = twin.twin_key(trial, print_)
-    disturbed = dataclasses.replace(
-        history.trial(history.crash_at(30)), name="another",
-        recovery=Recovery(max_restarts=1), checks=(CheckSpec(name="no-hang"),), liveness=Liveness(lost_s=9.0),
+def series(
+    *nodes: list[float], again: dict[tuple[int, int], float] | None = None, levels: tuple[int, ...] = ()
+) -> judge.Nights:
+    """One metric: the slowness of nodes by night in percent, and second measurements by night and node."""
+    values = np.array(nodes, dtype=float).T[..., None] / 100
+    second, changed = np.full(values.shape, np.nan), np.zeros(values.shape, dtype=bool)
+    for place, value in (again or {}).items():
+        second[place] = value / 100
+    changed[list(levels)] = True
+    return judge.Nights(
+        values=values, again=second, passes=np.zeros((len(values), 1)), levels=changed, apart=np.zeros(len(nodes), dtype=bool),
+        least=np.array([0.05]), spread=np.array([0.01]), peers=np.array([0.03]), figures=len(nodes),
     )  # fmt: skip
-    assert twin.twin_key(disturbed, print_) == key
-    others = (
-        twin.twin_key(history.trial(seed=8), print_),
-        twin.twin_key(dataclasses.replace(trial, params={"batch": 32}), print_),
-        twin.twin_key(dataclasses.replace(trial, world=dataclasses.replace(trial.world, nodes=8)), print_),
-        twin.twin_key(trial, {**print_, "torch": "2.14.0"}),
-    )
-    assert key not in others
-    assert len(set(others)) == len(others)
+
+
+def last(
+    *nodes: list[float], again: dict[tuple[int, int], float] | None = None, levels: tuple[int, ...] = ()
+) -> judge.Verdict:
+    return list(judge.replay(series(*nodes, again=again, levels=levels)))[-1]
+
+
+def first_of(flags: Flags) -> bool:
+    return bool(flags[0, 0])
+
+
+QUIET = [0.0, 0.5, -0.5, 0.3, -0.3, 0.1]
+
+
+def test_beyond_the_limit_twice_fails_once_is_flaky_and_without_a_second_one_a_suspect() -> None:
+    for second, fails, flaky in ((20.0, True, False), (1.0, False, True), (None, False, True)):
+        again = {} if second is None else {(6, 0): second}
+        verdict = last([*QUIET, 20.0], again=again)
+        assert (first_of(verdict.fails), first_of(verdict.flaky), first_of(verdict.suspects)) == (
+            fails,
+            flaky,
+            second is None,
+        )
+
+
+def test_flaky_for_a_second_time_within_five_nights_fails() -> None:
+    for apart, fails in ((4, True), (5, False)):
+        values = [*QUIET, 20.0, *[0.0] * (apart - 1), 20.0]
+        again = {(6, 0): 0.0, (6 + apart, 0): 0.0}
+        assert first_of(last(values, again=again).fails) is fails
+
+
+def test_a_failed_night_is_no_reference_and_a_defect_fails_for_ever() -> None:
+    values = [*QUIET, *[20.0] * 60]
+    verdict = last(values, again={(night, 0): 20.0 for night in range(6, 66)})
+    assert first_of(verdict.fails) and verdict.nights[0, 0] == 6
+    assert verdict.excess[0, 0] == pytest.approx(0.2, abs=0.005)
+
+
+def test_only_an_accepted_level_ends_a_failure() -> None:
+    values, again = [*QUIET, *[20.0] * 5], {(night, 0): 20.0 for night in range(6, 11)}
+    assert first_of(last(values, again=again).fails)
+    accepted = last(values, again=again, levels=(7,))
+    assert not first_of(accepted.fails) and accepted.excess[0, 0] == pytest.approx(0.0)
+    assert first_of(last([*values, 45.0], again={**again, (11, 0): 45.0}, levels=(7,)).fails)
+
+
+def test_the_reference_is_of_the_first_nights() -> None:
+    verdict = last([0.0] * 20 + [2.0] * 30)
+    assert (verdict.nights[0, 0], verdict.reference[0, 0]) == (20, 0.0)
+
+
+def test_two_nodes_that_are_both_worse_are_one_finding() -> None:
+    verdict = last([*QUIET, 20.0], [*QUIET, 21.0], again={(6, 0): 20.0, (6, 1): 21.0})
+    assert verdict.fleet_fails.all() and not verdict.fails.any()
+    alone = last([*QUIET, 20.0], [*QUIET, 0.0], again={(6, 0): 20.0})
+    assert not alone.fleet_fails.any() and first_of(alone.fails)
+
+
+def test_the_first_night_is_judged_by_three_nodes_and_never_fails() -> None:
+    odd = last([60.0], [0.0], [1.0])
+    assert odd.is_peer.all() and odd.unresolved[:, 0].tolist() == [True, False, False] and not odd.fails.any()
+    two = last([60.0], [0.0])
+    assert np.isnan(two.excess).all() and not two.is_peer.any()
+
+
+def test_a_missing_value_is_no_verdict_and_takes_no_part() -> None:
+    verdict = last([*QUIET, math.nan], [*QUIET, 0.0], [*QUIET, 0.1])
+    assert np.isnan(verdict.excess[0, 0]) and not (verdict.fails | verdict.warns | verdict.suspects).any()
+
+
+def test_a_large_move_within_a_wide_limit_warns() -> None:
+    """Few nights of a noisy figure: more than chance for a warning, and less than for a failure."""
+    values = [0.0, 30.0, -30.0, 20.0]
+    before = last([*values, 0.0])
+    middle = float(before.reference[0, 0] + (before.weak + before.limit)[0, 0] / 2) * 100
+    verdict = last([*values, middle], again={(4, 0): middle})
+    assert first_of(verdict.unresolved) and first_of(verdict.warns) and not first_of(verdict.fails)
+
+
+def test_student_has_its_known_quantiles() -> None:
+    """R: qt(1e-4, 4), qt(1e-3, 10), qt(1e-5, 30), all of the upper tail."""
+    for chance, freedom, value in ((1e-4, 4, 13.0337), (1e-3, 10, 4.1437), (1e-5, 30, 5.0540)):
+        assert judge.student(chance, np.array([float(freedom)]))[0] == pytest.approx(value, abs=2e-3)
+
+
+def test_a_change_is_said_by_the_value() -> None:
+    assert judge.percent(math.log(2), "higher") == pytest.approx(-0.5)
+    assert judge.percent(math.log(2), "lower") == pytest.approx(1.0)

@@ -50,7 +50,7 @@ def test_warnings_fail_a_night_that_says_so(tmp_path: Path, fail_on: str, outcom
     judgement = judge(directory)
     assert (judgement.outcome, judgement.exit) == (outcome, code)
     assert [judged.state for judged in judgement.findings if judged.finding.node == "n3"] == ["warn"]
-    assert judgement.sentence.startswith("n3: gemm is 100.0% worse than the median of 7 peers")
+    assert judgement.sentence.startswith("n3: gemm is -50.0% beside 7 equal nodes; limit ")
     assert ("; warnings count as failures (--fail-on warn); runs: 1 passed." in judgement.sentence) is (
         fail_on == "warn"
     )

@@ -131,8 +131,9 @@ def test_a_judgement_reads_as_it_was_written_without_values_that_are_no_numbers(
 
 
 def test_a_bundle_names_its_cell_and_repeat(tmp_path: Path) -> None:
-    reason = night_files.reason("2026-11-23T02-00-00Z-night-quick-3f9c", "all of it[a=1 in 2]", 4)
-    (tmp_path / "bundle.json").write_text(json.dumps({"reason": reason}))
-    assert night_files.origin(tmp_path) == ("all of it[a=1 in 2]", 4)
+    for again in ("", "n1", "n0,n1"):
+        reason = night_files.reason("2026-11-23T02-00-00Z-night-quick-3f9c", "all of it[a=1 in 2]", 4, again)
+        (tmp_path / "bundle.json").write_text(json.dumps({"reason": reason}))
+        assert night_files.origin(tmp_path) == ("all of it[a=1 in 2]", 4, again)
     (tmp_path / "bundle.json").write_text(json.dumps({"reason": "by hand"}))
     assert night_files.origin(tmp_path) is None

@@ -46,13 +46,13 @@ def test_junit_keeps_to_the_schema(kind: str) -> None:
         schema.validate(text.split("?>", 1)[1].replace("testcase ", "testcase file='x' "))
 
 
-def test_junit_has_a_case_per_repeat_and_metric() -> None:
+def test_junit_has_a_case_per_repeat_and_per_metric_and_node() -> None:
     tags = cases(bad())
     assert {name: tags[name] for name in ("gemm/repeat 1", "crash-node/repeat 2", "crash-node/repeat 3", "copies/repeat 3")} == {
         "gemm/repeat 1": "passed", "crash-node/repeat 2": "failure", "crash-node/repeat 3": "failure", "copies/repeat 3": "error",
     }  # fmt: skip
-    assert tags["gemm/metric rate"] == "failure"
-    assert tags["all-reduce/metric busbw"] == "passed"
+    assert (tags["gemm: rate/n5"], tags["gemm: rate/n4"]) == ("failure", "passed")
+    assert tags["all-reduce: busbw/n1"] == "passed"
     assert tags["late/run"] == "skipped"
 
 
@@ -61,19 +61,19 @@ def test_junit_has_a_case_per_repeat_and_metric() -> None:
                        ("unknown", "error")]
 )  # fmt: skip
 def test_junit_tag_of_a_finding(state: str, tag: str) -> None:
-    assert cases(judge(clean(), judged(state)))["gemm/metric rate"] == tag
+    assert cases(judge(clean(), judged(state)))["gemm: rate/n1"] == tag
 
 
 def test_a_gate_without_a_history_does_not_count() -> None:
     early = judged("unknown", gate="relative", is_counted=False)
-    assert cases(judge(clean(), early))["gemm/metric rate"] == "skipped"
-    assert cases(judge(clean(), early, judged("pass")))["gemm/metric rate"] == "passed"
-    assert cases(judge(clean(), early, judged("unknown", gate="pairs")))["gemm/metric rate"] == "error"
+    assert cases(judge(clean(), early))["gemm: rate/n1"] == "skipped"
+    assert cases(judge(clean(), early, judged("pass")))["gemm: rate/n1"] == "passed"
+    assert cases(judge(clean(), early, judged("unknown", gate="pairs")))["gemm: rate/n1"] == "error"
 
 
 def test_a_finding_that_repeats_a_row_is_no_case_of_its_own() -> None:
     run = Judged(finding=Finding(gate="run", outcome="fail", text="gemm, repeat 1: failed"), state="fail", cell="gemm")
-    assert not [name for name in cases(judge(clean(), run)) if "metric" in name]
+    assert not [name for name in cases(judge(clean(), run)) if ": " in name]
     lost = Judged(
         finding=Finding(gate="run", outcome="unknown", text="its bundle cannot be read"), state="unknown", cell="gemm"
     )
@@ -135,7 +135,7 @@ def test_metrics_have_the_outcome_and_each_value() -> None:
     ]
     assert 50 < slow[0][1] < 57
     assert (
-        {"bed": "lab", "suite": "standard", "cell": "gemm", "metric": "rate", "node": "n5", "gate": "relative"},
+        {"bed": "lab", "suite": "standard", "cell": "gemm", "metric": "rate", "node": "n5", "gate": "reference"},
         1.0,
     ) in parsed["ccbed_night_finding"]
 

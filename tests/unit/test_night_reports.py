@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from orchestrator.model.errors import InfrastructureError
-from orchestrator.nightly import night_files, reports
+from orchestrator.nightly import reports
 from orchestrator.nightly.gates.finding import Finding
-from orchestrator.nightly.night_judgement import Judged, NightJudgement
-from orchestrator.nightly.reports import changes, junit, night_report, page, summary
-from orchestrator.nightly.reports.night_report import NightReport, PreviousNight, culprits, floors
+from orchestrator.nightly.judge import Compared
+from orchestrator.nightly.night_judgement import REFERENCE, Judged, NightJudgement
+from orchestrator.nightly.reports import junit, next_step, page, summary, table, units
+from orchestrator.nightly.reports.night_report import NightReport, suspects, unknowns
 from orchestrator.nightly.suite import Row
 
 from ..contract.report_contract import EXTERNAL, HOSTILE, check_forms
@@ -156,28 +158,25 @@ def test_a_page_of_a_night_in_which_everything_fails_fits() -> None:
     assert (len(text) <= 1 << 20, len(re.findall(r"<[a-z]", text)) <= 5000) == (True, True)
 
 
-def test_the_page_begins_with_the_verdict_then_the_changes_then_the_culprits() -> None:
+def test_the_page_begins_with_the_verdict_then_the_table_the_trends_and_the_suspects() -> None:
     text = text_of(bad())
     order = [
         text.index(part)
-        for part in ('<span class="badge fail">FAIL', "<h1>gemm on n5", "h-changes", "h-culprits", "h-rows")
+        for part in ('<span class="badge fail">FAIL', "<h1>gemm on n5", "h-table", "h-trends", "h-suspects", "h-rows")
     ]
     assert order == sorted(order)
 
 
-@pytest.mark.parametrize("is_compared", [True, False])
-def test_medians_that_were_not_compared_are_not_said_to_be_unchanged(is_compared: bool) -> None:
-    """The night before has other metrics, as one of another suite has: its figures have other keys."""
-    report = clean()
-    last = tuple(record for record in report.records if record.night == report.night.number)
-    other = dataclasses.replace(last[0].key, parameters="of another suite")
-    before = [
-        dataclasses.replace(record, night=record.night - 1, key=record.key if is_compared else other) for record in last
-    ]
-    previous = PreviousNight(night=report.night, rows=report.rows, judgement=report.judgement)
-    text = text_of(dataclasses.replace(report, records=(*before, *last), previous=previous))
-    assert ("no median moved by 1 % or more" in text) == is_compared
-    assert ("no median was compared with that of an earlier night" in text) != is_compared
+@of_every_kind
+def test_the_page_has_at_most_1500_words(kind: str) -> None:
+    body = re.sub(r"<(style|title|desc)[^>]*>.*?</\1>", " ", text_of(REPORTS[kind]()), flags=re.DOTALL)
+    assert len(re.sub(r"<[^>]+>", " ", body).split()) <= 1500
+
+
+def test_a_finding_stands_once_on_the_page() -> None:
+    text = re.sub(r' title="[^"]*"', "", text_of(bad()))
+    (finding,) = [judged for judged in bad().judgement.cells if judged.state == "fail"]
+    assert text.count(finding.finding.text) == 1
 
 
 def test_every_run_is_linked() -> None:
@@ -193,11 +192,11 @@ def test_the_reason_of_a_repeat_stands_in_its_row() -> None:
     assert "host h1 does not answer: node n9 is lost" in text_of(bad())
 
 
-def test_the_bad_node_is_the_first_culprit_with_its_driver() -> None:
-    culprit = culprits(bad())[0]
-    assert (culprit.name, culprit.state) == (synthetic_nights.SLOW, "fail")
-    assert culprit.suspects == ("driver 580.159 -> 580.170",)
-    assert culprit.since.startswith("2026-11-09"), "the night before the last"
+def test_the_bad_node_is_the_first_suspect_with_its_driver() -> None:
+    suspect = suspects(bad())[0]
+    assert (suspect.name, suspect.state) == (synthetic_nights.SLOW, "fail")
+    assert suspect.changed == ("driver 580.159 -> 580.170",)
+    assert suspect.since.startswith("2026-11-09"), "the night before the last"
 
 
 def test_a_row_that_failed_accuses_no_node_and_a_figure_of_a_run_its_cell_alone() -> None:
@@ -211,15 +210,14 @@ def test_a_row_that_failed_accuses_no_node_and_a_figure_of_a_run_its_cell_alone(
         finding=Finding(gate="fleet", outcome="warn", text="rate -7 %", metric="rate"), state="warn", cell="gemm"
     )
     report = judge(clean(), run, gang, fleet, outcome="fail", code=1)
-    assert [(part.name, part.state) for part in culprits(report)] == [
+    assert [(part.name, part.state) for part in suspects(report)] == [
         ("all nodes", "warn"),
         ("allreduce (whole run)", "warn"),
     ]
-    assert not [change for change in changes.changes(report) if "repeat 1" in change.text], "the rows say so"
 
 
-def test_a_clean_night_names_no_culprit_that_failed() -> None:
-    assert [culprit for culprit in culprits(clean()) if culprit.state != "warn"] == []
+def test_a_clean_night_names_no_suspect() -> None:
+    assert suspects(clean()) == ()
 
 
 def test_a_trend_marks_tonight_and_shows_the_bad_node_and_each_value() -> None:
@@ -242,117 +240,103 @@ def test_a_node_that_was_not_measured_tonight_says_so_in_its_trend() -> None:
 
 
 def test_a_casual_night_stands_at_the_end_of_the_trend() -> None:
-    report = clean()
+    report = bad()
     night = dataclasses.replace(report.night, number=0, started="2026-12-24T02:00:00Z")
     text = text_of(dataclasses.replace(report, night=night))
     assert "<title>2026-12-24T02:00:00Z: " in text
-    assert "casual night, not recorded" in text
+    assert "night on bed lab, not recorded" in text
 
 
-def test_floors_are_summed_up_over_nodes_with_the_worst_one() -> None:
-    row = floors(bad())[0]
-    assert (row.metric, row.below, row.count, row.worst.finding.node) == ("rate", 1, 64, "n5")
+def test_figures_without_a_reference_are_one_line() -> None:
+    assert "6 metrics have no reference yet." in text_of(synthetic_nights.report(nodes=64, nights=1, is_broken=False))
 
 
-def test_findings_without_a_history_are_one_line_with_the_number_of_nodes() -> None:
-    text = text_of(synthetic_nights.report(nodes=64, nights=1, is_broken=False))
-    assert text.count("<td>has too few earlier nights for a reference of its own") == 1
-    assert "n0, n1, n10 and 61 more" in text
-
-
-def test_an_unknown_that_counts_comes_before_a_gate_without_a_history() -> None:
-    text = text_of(
-        judge(clean(), judged("unknown", gate="relative", is_counted=False), judged("unknown", gate="pairs"))
-    )
-    part = text[text.index("h-unknown") :]
-    assert part.index('>pairs <span class="badge unknown">') < part.index(">relative</th>")
-
-
-# --- changes ------------------------------------------------------------------------------------------------------------
-
-
-def test_what_changed_names_findings_rows_and_versions() -> None:
-    texts = [f"{change.kind}: {change.text}" for change in changes.changes(bad())]
-    assert "worse: pairs: error, was passed" in texts
-    assert any(text.startswith("worse: fail, was warn: n5: rate is") for text in texts)
-
-
-def test_a_version_that_changed_tonight_is_named_with_its_nodes() -> None:
-    report = bad()
-    records = tuple(record for record in report.records if record.night != 39)
-    texts = [
-        change.text
-        for change in changes.changes(dataclasses.replace(report, records=records))
-        if change.kind == "version"
+def test_equal_reasons_of_many_nodes_are_one_line() -> None:
+    texts = {f"n{n}": f"n{n}: rate was not measured" for n in range(64)}
+    unknown = [
+        Judged(finding=Finding(gate="pairs", outcome="unknown", text=text, metric="rate", node=node), state="unknown")
+        for node, text in texts.items()
     ]
-    assert texts == ["driver 580.159 -> 580.170 on n5"]
+    assert unknowns(judge(clean(), *unknown)) == (("was not measured", ("rate",)),)
 
 
-def test_a_failure_that_was_not_judged_tonight_is_not_called_better() -> None:
-    report = judge(clean(), judged("unknown"))
-    assert isinstance(report.previous, PreviousNight)
-    before = dataclasses.replace(report.previous.judgement, findings=(judged("fail"),))
-    report = dataclasses.replace(report, records=(), previous=dataclasses.replace(report.previous, judgement=before))
-    assert [(change.kind, change.text[:17]) for change in changes.changes(report)] == [("worse", "unknown, was fail")]
+# --- the table ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_slow_node_that_is_missing_is_no_progress() -> None:
-    report = clean()
-    slow = tuple(
-        dataclasses.replace(record, values=tuple(value / 2 for value in record.values))
-        if record.node == "n1"
-        else record
-        for record in report.records
-        if (record.node, record.night) != ("n1", 25)
+def figure(
+    metric: str, node: str, excess: float | None, state: str = "pass", again: float | None = None, **more: object
+) -> Judged:
+    compared = Compared(kind="rate", better="higher", excess=excess, limit=0.0513, reference=41.2, again=again)
+    finding = Finding(gate=REFERENCE, outcome=state, text=f"{node}: {metric}", metric=metric, node=node)  # type: ignore[arg-type]
+    return Judged(finding=finding, state=state, unit="TFLOP/s", value=40.0, compared=compared, **more)  # type: ignore[arg-type]
+
+
+def of_figures(*figures: Judged, outcome: str = "fail") -> table.Table:
+    report = judge(first(), *figures, outcome=outcome)
+    return table.table(report.night, report.judgement)
+
+
+def test_the_table_has_the_worst_first_with_what_the_second_measurement_says() -> None:
+    slow, flaky = math.log(1 / 0.413), math.log(1 / 0.939)
+    shown = of_figures(
+        figure("memory copy", "n1", flaky, "warn", again=0.02), figure("memory copy", "n0", -0.001),
+        figure("gemm float32", "n1", slow, "fail", again=slow + 0.01), figure("gemm float32", "n0", 0.004),
+        figure("disk write", "n2", 0.04), figure("disk read", "n2", 0.01),
+    )  # fmt: skip
+    lines = [
+        (line.metric, line.state, {node: cell.change for node, cell in line.cells.items()}, line.limit, line.notes)
+        for line in shown.shown
+    ]
+    assert lines == [
+        ("gemm float32", "fail", {"n1": "-58.7 %", "n0": "-0.4 %"}, "5 %", ("n1 again -59.1 %",)),
+        ("memory copy", "warn", {"n1": "-6.1 %", "n0": "+0.1 %"}, "5 %", ("n1 again -2.0 %: flaky",)),
+    ]
+    assert shown.shown[0].reference == "41.2 TFLOP/s"
+    assert shown.rest == "2 others within limits (worst: disk write n2 -3.9 %, limit 5 %)"
+    assert list(table.columns(shown, shown.shown, 1)) == ["n1"]
+
+
+def test_a_figure_of_all_nodes_has_a_column_of_its_own_and_the_time_of_a_byte_is_shown_as_a_rate() -> None:
+    beta = Compared(kind="network", better="lower", excess=math.log(2), limit=0.05, reference=8e-9)
+    finding = Finding(gate=REFERENCE, outcome="fail", text="slow", metric="link beta", node="n0->n1")
+    link = Judged(finding=finding, state="fail", unit="s/byte", value=16e-9, compared=beta)
+    shown = of_figures(link, figure("busbw", "", 0.06, "warn"))
+    first_line, second = shown.shown
+    assert (first_line.metric, first_line.cells["n1"].change, first_line.reference) == (
+        "link rate",
+        "-50.0 %",
+        "1 Gbit/s",
     )
-    texts = [change.text for change in changes.changes(dataclasses.replace(report, records=slow, previous=None))]
-    assert [text for text in texts if text.startswith("rate ")] == []
+    assert first_line.notes == ("n0->n1",)
+    assert second.cells["all nodes"].change == "-5.8 %"
+    assert list(table.columns(shown, shown.shown, 8)) == ["n0", "n1", "all nodes"]
 
 
-def test_without_an_earlier_night_the_page_says_so() -> None:
-    assert [change.text for change in changes.changes(first())] == ["No earlier recorded night to compare with"]
-
-
-def test_the_last_recorded_night_of_the_bed_is_read_from_beside_this_one(tmp_path: Path) -> None:
-    report = bad()
-    assert isinstance(report.previous, PreviousNight)
-    nights = {number: synthetic_nights.night(4, number) for number in (38, 39)}
-    nights[0] = dataclasses.replace(
-        synthetic_nights.night(4, 39), number=0, name=nights[39].name.replace("3f9c", "0000")
+def test_a_night_without_a_reference_counts_its_metrics() -> None:
+    shown = of_figures(
+        figure("gemm float32", "n0", None, "unknown"), figure("gemm float32", "n1", None, "unknown"), outcome="unknown"
     )
-    other = dataclasses.replace(nights[39], bed="other", name=nights[39].name.replace("3f9c", "aaaa"))
-    for night in (*nights.values(), other):
-        night_files.write_night(tmp_path / night.name, night)
-        night_files.write_judgement(tmp_path / night.name, report.previous.judgement)
-    previous = reports.read_previous(tmp_path / report.night.name, report.night)
-    assert isinstance(previous, PreviousNight)
-    assert (previous.night.number, previous.night.bed) == (39, "lab")
-    assert previous.judgement.outcome == "pass"
+    assert (shown.lines, shown.rest) == ((), "1 without a reference yet")
 
 
-def test_an_earlier_night_that_cannot_be_read_is_said(tmp_path: Path) -> None:
-    earlier = synthetic_nights.night(4, 39)
-    night_files.write_night(tmp_path / earlier.name, earlier)
-    previous = reports.read_previous(tmp_path / bad().night.name, bad().night)
-    assert previous == f"{earlier.name} was not judged"
-    (tmp_path / earlier.name / "findings.json").write_text("{")
-    previous = reports.read_previous(tmp_path / bad().night.name, bad().night)
-    assert isinstance(previous, str) and "cannot be read" in previous
-    first_change = changes.changes(dataclasses.replace(bad(), previous=previous))[0]
-    assert first_change.text.startswith("Findings and rows are not compared: ")
-
-
-def test_no_night_beside_this_one_is_no_previous_night(tmp_path: Path) -> None:
-    assert reports.read_previous(tmp_path / bad().night.name, bad().night) is None
+def test_the_next_step_looks_closer_at_the_worst_figure_and_accepts_it() -> None:
+    slow = figure("gemm float32", "n1", 0.9, "fail", cell="gemm")
+    report = judge(bad(), slow, outcome="fail", code=1)
+    step = next_step.next_step(report.night, report.judgement, "runs/latest-night")
+    assert (
+        step == 'ccbed sweep gemm --each-node · wanted? ccbed baseline accept runs/latest-night --node n1 --because "…"'
+    )
+    assert next_step.next_step(clean().night, clean().judgement, "x") == ""
 
 
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
-    [(0.007407, "s", "7.407 ms"), (9.646e-10, "s/byte", "964.6 ps/byte"), (61.234, "TFLOP/s", "61.23 TFLOP/s"), (0.9666, "1", "0.9666"),
-     (0.0, "s", "0 s"), (-0.002, "s", "-2 ms"), (75.0, "s", "75 s")],
+    [(0.007407, "s", "7.41 ms"), (9.646e-10, "s/byte", "8.29 Gbit/s"), (61.234, "TFLOP/s", "61.2 TFLOP/s"), (0.9666, "1", "0.967"),
+     (0.0, "s", "0 s"), (-0.002, "s", "-2 ms"), (75.0, "s", "75 s"), (0.0412, "TFLOP/s", "41.2 GFLOP/s"), (1450.0, "MB/s", "1.45 GB/s"),
+     (2.5e-5, "s", "25 µs"), (1234.0, "1/s", "1,234 1/s")],
 )  # fmt: skip
 def test_quantities_have_a_prefix_that_fits(value: float, unit: str, text: str) -> None:
-    assert night_report.quantity(value, unit) == text
+    assert units.quantity(value, unit) == text
 
 
 # --- the summary --------------------------------------------------------------------------------------------------------
@@ -365,11 +349,11 @@ def test_the_summary_has_twenty_lines_at_most_and_the_path(kind: str) -> None:
     assert lines[-1].startswith("Report: `")
 
 
-def test_the_summary_names_the_verdict_failures_and_culprits() -> None:
+def test_the_summary_names_the_verdict_the_figures_that_moved_and_failures() -> None:
     text = summary.render(bad()).decode()
     assert text.startswith("# FAIL: gemm on n5 is 12 % slower")
     assert "- crash-node: failed (2 of 3 repeats): bit-exact" in text
-    assert "- fail n5, since 2026-11-09" in text
+    assert re.search(r"\| rate \|.*-1\d\.\d %.*n5 again -1\d\.\d %; since 2026-11-09", text)
 
 
 # --- colours ------------------------------------------------------------------------------------------------------------

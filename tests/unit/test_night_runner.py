@@ -46,16 +46,17 @@ class FakeTrials:
         self.time_s += self.probe_s
         return self.obstacles.get(cell.name, "")
 
-    def launch(self, cell: Cell, repeat: int, open_run: str) -> Attempt:
-        self.launched.append((cell.name, repeat, open_run))
+    def launch(self, cell: Cell, repeat: int, open_run: str, again: str = "") -> Attempt:
+        name = f"{cell.name} again on {again}" if again else cell.name
+        self.launched.append((name, repeat, open_run))
         self.time_s += self.run_s
-        ends = self.ends.get(cell.name, ())
+        ends = self.ends.get(name, ())
         end = ends[repeat] if repeat < len(ends) else 0
-        run = open_run or f"{cell.name}-{repeat}"
+        run = open_run or f"{name.replace(' ', '-')}-{repeat}"
         bundle = self.directory / "runs" / run
         bundle.mkdir(exist_ok=True)
         (bundle / "bundle.json").write_text(
-            json.dumps({"reason": night_files.reason(self.directory.name, cell.name, repeat)})
+            json.dumps({"reason": night_files.reason(self.directory.name, cell.name, repeat, again)})
         )
         if isinstance(end, BaseException):
             raise end
@@ -99,6 +100,10 @@ def states(result: Sequence[Row]) -> list[tuple[str, str]]:
     return [(row.cell, row.state) for row in result]
 
 
+def of(result: Sequence[Row], cell: str) -> list[str]:
+    return [row.state for row in result if row.cell == cell]
+
+
 def test_every_end_of_a_trial_is_a_row_and_the_suite_goes_on(tmp_path: Path) -> None:
     names = ("passes", "fails", "unknown", "broken", "hangs", "raises", "bug", "last")
     directory, night = begin(tmp_path, *cells(*names))
@@ -136,14 +141,14 @@ def test_the_exit_code_of_rows(suite_states: list[State], code: int) -> None:
 def test_a_cell_that_does_not_end_twice_is_given_no_more_time(tmp_path: Path) -> None:
     directory, night = begin(tmp_path, *cells("dead", "last", repeats=5))
     trials = FakeTrials(directory=directory, ends={"dead": [0, 4, 0, 4, 4]})
-    assert [row.state for row in run(directory, night, trials)] == ["passed", "error", "passed", "error", "error"] + [
-        "passed"
-    ] * 5
+    result = run(directory, night, trials)
+    assert of(result, "dead") == ["passed", "error", "passed", "error", "error"]
+    assert of(result, "last") == ["passed"] * 5
     directory, night = begin(tmp_path / "2", *cells("dead", "last", repeats=5))
     trials = FakeTrials(directory=directory, ends={"dead": [4, 4]})
     result = run(directory, night, trials)
-    assert [row.state for row in result] == ["error", "error", "skipped"] + ["passed"] * 5
-    assert result[2].reason == "2 repeats before it did not end"
+    assert (of(result, "dead"), of(result, "last")) == (["error", "error", "skipped"], ["passed"] * 5)
+    assert result[4].reason == "2 repeats before it did not end"
 
 
 def test_what_the_bed_lacks_is_skipped_with_the_reason(tmp_path: Path) -> None:
@@ -212,9 +217,59 @@ def test_what_does_not_fit_into_the_budget_is_skipped(tmp_path: Path) -> None:
     past = {"b": selector.Past(nights_ago=1, duration_s=40.0), "c": selector.Past(nights_ago=1, duration_s=20.0)}
     result = run(directory, night, FakeTrials(directory=directory), past)
     assert states(result) == [
-        ("a", "passed"), ("a", "passed"), ("b", "skipped"), ("c", "passed"), ("c", "passed"), ("d", "passed"), ("d", "passed"),
+        ("a", "passed"), ("b", "skipped"), ("c", "passed"), ("d", "passed"), ("a", "passed"), ("c", "passed"), ("d", "passed"),
     ]  # fmt: skip
-    assert result[2].reason == "over the budget of 45 s"
+    assert result[1].reason == "over the budget of 45 s"
+
+
+def test_a_cell_that_begins_keeps_the_time_of_its_later_passes(tmp_path: Path) -> None:
+    directory, night = begin(tmp_path, *cells("a", repeats=3), *cells("b"), budget_s=35.0)
+    past = {"b": selector.Past(nights_ago=1, duration_s=10.0)}
+    result = run(directory, night, FakeTrials(directory=directory), past)
+    assert states(result) == [("a", "passed"), ("a", "passed"), ("b", "skipped"), ("a", "passed")]
+
+
+def test_passes_lie_at_the_begin_in_the_middle_and_at_the_end_of_the_night(tmp_path: Path) -> None:
+    directory, night = begin(tmp_path, *cells("probe", repeats=3), *cells("long", "longer"))
+    result = run(directory, night, FakeTrials(directory=directory))
+    assert [(row.cell, row.repeat) for row in result] == [
+        ("probe", 0), ("long", 0), ("probe", 1), ("longer", 0), ("probe", 2),
+    ]  # fmt: skip
+
+
+def with_suspects(directory: Path, night: Night, trials: FakeTrials, *suspects: tuple[str, str]) -> list[Row]:
+    night_runner = runner.Runner(
+        directory=directory, night=night, trials=trials, now=trials.now, suspects=lambda ended: suspects
+    )
+    return list(night_runner.run())
+
+
+def test_what_is_suspect_is_measured_again_at_once_with_rows_that_say_so(tmp_path: Path) -> None:
+    directory, night = begin(tmp_path, *cells("gemm", "disk", repeats=3))
+    trials = FakeTrials(directory=directory, ends={"gemm again on n1": [0, 4]})
+    result = with_suspects(directory, night, trials, ("disk", "all"), ("gemm", "n1"))
+    again = [(row.cell, row.repeat, row.again, row.state) for row in result if row.again]
+    assert again == [
+        ("disk", 0, "all", "passed"), ("disk", 1, "all", "passed"), ("disk", 2, "all", "passed"),
+        ("gemm", 0, "n1", "passed"), ("gemm", 1, "n1", "error"),
+    ]  # fmt: skip
+    assert [row.again for row in result[:6]] == [""] * 6
+    assert tuple(result) == night_files.read_rows(directory) and night_files.verify(directory) == ()
+
+
+@pytest.mark.parametrize("kill_at", range(1, 5))
+def test_a_second_measurement_that_is_killed_goes_on(tmp_path: Path, kill_at: int) -> None:
+    directory, night = begin(tmp_path, *cells("gemm", repeats=2))
+    trials = FakeTrials(directory=directory, ends={"gemm again on n1": [0] * (kill_at // 2) + [Killed()]})
+    if kill_at < 4:
+        with pytest.raises(Killed):
+            with_suspects(directory, night, trials, ("gemm", "n1"))
+    resumed = FakeTrials(directory=directory)
+    result = with_suspects(directory, night, resumed, ("gemm", "n1"))
+    assert [(row.repeat, row.again) for row in result] == [(0, ""), (1, ""), (0, "n1"), (1, "n1")]
+    assert len({row.run for row in result}) == 4
+    if kill_at < 4:
+        assert resumed.launched[0] == ("gemm again on n1", kill_at // 2, f"gemm-again-on-n1-{kill_at // 2}")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), Interrupted("interrupted"), Attempt(run="b-0", exit=130)])
@@ -255,7 +310,7 @@ def test_a_killed_night_runs_nothing_twice_that_has_ended(
     monkeypatch.setattr(night_files.Journal, "append", append)
     second = FakeTrials(directory=directory)
     result = run(directory, night, second)
-    assert states(result) == [(name, "passed") for name in "abc" for _ in range(2)]
+    assert states(result) == [(name, "passed") for name in "abcabc"]
     assert len(second.launched) == 6 - written
     if kill_at % 2:  # the run had ended, its row was not written: its bundle is taken, not made again
         cell, repeat, _ = first.launched[-1]
@@ -319,7 +374,8 @@ def test_a_night_that_is_given_up_ends_with_an_unfinished_row_for_each_open_cell
     launched = list(trials.launched)
     ended = runner.Runner(directory=directory, night=night, trials=trials, now=trials.now).give_up("died")
     assert [(row.cell, row.repeat, row.state) for row in ended] == [
-        ("a", 0, "passed"), ("a", 1, "passed"), ("b", 0, "passed"), ("b", 1, "unfinished"), ("c", 0, "unfinished"),
+        ("a", 0, "passed"), ("b", 0, "passed"), ("c", 0, "passed"), ("a", 1, "passed"),
+        ("b", 1, "unfinished"), ("c", 1, "unfinished"),
     ]  # fmt: skip
     assert trials.launched == launched
     assert night_files.is_closed(directory)
@@ -330,11 +386,11 @@ def test_a_bed_that_is_taken_down_ends_the_night_and_is_not_brought_up_again(tmp
     directory, night = begin(tmp_path, *cells("a"), *cells("b", repeats=3), *cells("c"))
     reason = "bed lab was taken down during the night (ccbed down)"
     trials = FakeTrials(
-        directory=directory, ends={"b": [0, InfrastructureError(reason)]}, lost=[{}, {}, {"n0": "was absent; brought up again"}],
+        directory=directory, ends={"b": [0, InfrastructureError(reason)]}, lost=[{}, {}, {}, {"n0": "was absent; brought up again"}],
         ended_by=lambda launched: reason if launched == 3 else "",
     )  # fmt: skip
     result = run(directory, night, trials)
-    assert states(result) == [("a", "passed"), ("b", "passed"), ("b", "error"), ("b", "error"), ("c", "error")]
+    assert states(result) == [("b", "passed"), ("a", "passed"), ("b", "error"), ("c", "error"), ("b", "error")]
     assert [row.reason for row in result[-2:]] == [f"not run: {reason}"] * 2
     assert trials.lost == [{"n0": "was absent; brought up again"}], "not asked again"
     assert rows.exit_code(result) == 4

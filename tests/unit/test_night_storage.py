@@ -36,8 +36,8 @@ class FillingTrials(FakeTrials):
 
     is_greedy = False
 
-    def launch(self, cell: Cell, repeat: int, open_run: str) -> Attempt:
-        attempt = super().launch(cell, repeat, open_run)
+    def launch(self, cell: Cell, repeat: int, open_run: str, again: str = "") -> Attempt:
+        attempt = super().launch(cell, repeat, open_run, again)
         try:
             (self.directory / "runs" / attempt.run / "data").write_bytes(b"x" * 2 * MIB)
         except OSError as error:
@@ -65,10 +65,10 @@ def test_a_full_disk_ends_the_night_and_names_the_cells_that_did_not_run(disk: P
     night_runner = runner.Runner(directory=directory, night=night, trials=trials, now=trials.now)
     result = night_runner.run()
     assert states(result) == [
-        ("a", "passed"), ("b", "passed"), ("c", "error"), ("c", "error"), ("d", "error"), ("e", "error"),
+        ("c", "passed"), ("a", "passed"), ("c", "error"), ("b", "error"), ("d", "error"), ("c", "error"), ("e", "error"),
     ]  # fmt: skip
     missing = [row.reason for row in result if row.reason.startswith("not run: ")]
-    assert missing == [f"not run: {directory}/runs: No space left on device"] * 3
+    assert missing == [f"not run: {directory}/runs: No space left on device"] * 4
     assert rows.exit_code(result) == 4
     assert night_files.is_closed(directory)
     assert night_files.verify(directory) == ()

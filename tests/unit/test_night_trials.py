@@ -400,10 +400,14 @@ def test_a_bed_file_that_is_damaged_during_the_night_ends_it_with_its_report(tmp
     assert Path(document["report"]).is_file()
 
 
-@pytest.mark.parametrize("step", ["index.open", "night_end._judge", "night_files.write_judgement"])
-def test_a_night_that_is_killed_between_its_seal_and_its_judgement_is_open_until_it_is_judged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+@pytest.mark.parametrize(
+    ("step", "done"),
+    [("index.open", "resumed"), ("night_end._judge", "resumed"), ("night_files.write_judgement", "judged")],
+)
+def test_a_night_that_is_killed_between_its_last_row_and_its_judgement_is_open_until_it_is_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, done: str
 ) -> None:
+    """The first judgement comes before the seal: suspects are measured again."""
     modules = {"index": index, "night_end": night_end, "night_files": night_files}
     module, _, name = step.partition(".")
 
@@ -417,14 +421,14 @@ def test_a_night_that_is_killed_between_its_seal_and_its_judgement_is_open_until
         with pytest.raises(KilledError):
             nightly(tmp_path, launch, suite)
     (first,) = night_files.nights(tmp_path / "runs")
-    assert night_files.is_closed(first) and not night_files.is_judged(first)
+    assert night_files.is_closed(first) == (done == "judged") and not night_files.is_judged(first)
     code, document, errors = nightly(tmp_path, launch, suite)
     assert f"night {first.name} has not ended, and its process is gone; end it: ccbed nightly --resume" in errors
     assert (code, night_files.is_judged(first), night_files.is_judged(Path(document["directory"]))) == (0, False, True)
     command = f"sh -c 'cat >> {tmp_path}/notified'"
     code, _, errors = nightly(tmp_path, launch, suite, None, lambda: None, "--resume-open", "--notify", command)
     assert (code, night_files.is_judged(first)) == (0, True)
-    assert f"open night {first.name}, begun " in errors and ": judged, exit 0; the new night begins" in errors
+    assert f"open night {first.name}, begun " in errors and f": {done}, exit 0; the new night begins" in errors
     assert (first / "report/index.html").is_file()
     assert (tmp_path / "notified").read_text().count("# PASS") == 2
     assert "has not ended" not in nightly(tmp_path, launch, suite)[2]

@@ -17,7 +17,7 @@ from orchestrator.core.verdict import metrics
 from orchestrator.model.events import ComputedBits, ProbeFigure
 from orchestrator.model.run import Run, StepRecord
 from orchestrator.rank import probes as registry
-from orchestrator.rank.node_probe import results
+from orchestrator.rank.node_probe import machine_load, results
 from orchestrator.rank.node_probe.results import Fact, Missing, Node, Problem
 from orchestrator.rank.probes import clock, cpu, disk, gemm, gpu_health, memory, nic, sdc, versions
 from orchestrator.reports import html, summary
@@ -269,15 +269,34 @@ def test_counters_of_an_interface_are_those_that_the_kernel_reports(tmp_path: Pa
 
 
 def test_throttling_of_the_cpu_is_the_growth_of_its_counters(tmp_path: Path) -> None:
-    before = {"cpu throttled by heat": 1.0, "cpu throttled by its limit": None, "stolen": 10.0, "total": 1000.0}
-    after = {"cpu throttled by heat": 4.0, "cpu throttled by its limit": None, "stolen": 20.0, "total": 1100.0}
+    before = {"cpu throttled by heat": 1.0, "cpu throttled by its limit": None}
+    after = {"cpu throttled by heat": 4.0, "cpu throttled by its limit": None}
     measured = by_name(cpu._differences(before, after))
     assert measured["cpu throttled by heat"].values == (3.0,)
     assert isinstance(measured["cpu throttled by its limit"], Missing)
-    assert measured["cpu stolen"].values == (0.1,)
     write(tmp_path / "proc/self/cgroup", "0::/bed/n1\n")
     write(tmp_path / "sys/fs/cgroup/bed/n1/cpu.stat", "usage_usec 5\nnr_throttled 12\n")
     assert cpu._counters(tmp_path)["cpu throttled by its limit"] == 12
+
+
+def test_the_load_of_a_machine_is_what_others_took_of_its_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sysconf", lambda name: 100)
+    monkeypatch.setattr("os.times", lambda: (1.0, 0.5, 0.0, 0.5, 9.0))
+    write(tmp_path / "proc/self/cgroup", "0::/\n")
+    write(tmp_path / "sys/fs/cgroup/cpu.stat", "throttled_usec 1000000\n")
+    write(tmp_path / "proc/stat", "cpu  100 0 100 700 50 0 0 50 0 0\n")
+    before = machine_load.read(tmp_path, 10.0)
+    monkeypatch.setattr("os.times", lambda: (3.0, 0.5, 0.0, 0.5, 9.0))
+    write(tmp_path / "sys/fs/cgroup/cpu.stat", "throttled_usec 1500000\n")
+    write(tmp_path / "proc/stat", "cpu  400 0 200 1150 100 0 50 100 0 0\n")
+    measured = by_name(machine_load.figures(before, machine_load.read(tmp_path, 20.0)))
+    # Of 1,000 ticks others had 300 + 100 + 50 without the own 200; the hypervisor took 50; 0.5 s of 10 were withheld.
+    assert {name: figure.values for name, figure in measured.items()} == {
+        "cpu used by others": (0.25,), "cpu stolen": (0.05,), "cpu withheld": (0.05,),
+    }  # fmt: skip
+    (tmp_path / "proc/stat").unlink()
+    (missing,) = machine_load.figures(before, machine_load.read(tmp_path, 20.0))
+    assert isinstance(missing, Missing)
 
 
 def test_equal_computations_have_equal_bits_and_an_error_of_one_bit_spreads(monkeypatch: pytest.MonkeyPatch) -> None:

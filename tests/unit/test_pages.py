@@ -35,7 +35,7 @@ def _compared(_: Path) -> bytes:
 
 def _runs(directory: Path) -> bytes:
     entries = [test_runs_page.run(directory, number) for number in range(200)]
-    return runs_page.render(directory, entries, test_runs_page.nights(directory), [test_runs_page.trend()])
+    return runs_page.render(directory, entries, test_runs_page.nights(directory))
 
 
 #: Name -> the page; it gets a directory for what it names.

@@ -30,23 +30,27 @@ def judge_rates(tmp_path: Path, slow: float, *quarantined: str) -> NightJudgemen
 
 
 def texts(judgement: NightJudgement) -> list[str]:
-    return [f"{judged.state} {judged.finding.text}" for judged in judgement.findings if judged.finding.gate == "peers"]
+    return [
+        f"{judged.state} {judged.finding.text}" for judged in judgement.findings if judged.finding.gate == "reference"
+    ]
 
 
 def test_a_night_has_no_peer_in_quarantine(tmp_path: Path) -> None:
-    (waiting, healed) = sorted(texts(judge_rates(tmp_path / "five", 100.0, "n5")), reverse=True)
-    assert waiting == "unknown gemm: has 4 peers of its hardware tonight; 5 are needed on 5 nodes"
-    assert healed.startswith("pass n5: gemm is 0.0% worse than the median of 5 peers")
-    assert all(" of 5 peers" in text for text in texts(judge_rates(tmp_path / "six", 100.0))), (
-        "six healthy nodes are peers"
-    )
+    """A node in quarantine is judged beside the others, and moves none of them."""
+    for slow in (100.0, 20.0):
+        judgement = judge_rates(tmp_path / f"{slow:g}", slow, "n5", "n4")
+        assert {judged.finding.node for judged in judgement.cells if judged.state == "pass"} >= {"n0", "n1", "n2", "n3"}
+        excesses = [
+            judged.compared.excess for judged in judgement.cells if judged.compared and judged.finding.node != "n5"
+        ]
+        assert excesses == [0.0] * 5
 
 
 def test_a_night_still_measures_a_node_in_quarantine(tmp_path: Path) -> None:
-    judgement = judge_rates(tmp_path / "bad", 80.0, "n5")
+    judgement = judge_rates(tmp_path / "bad", 50.0, "n5")
     assert (judgement.outcome, judgement.exit) == ("pass", 0)
-    assert any(text.startswith("xfail n5: gemm is 25") for text in texts(judgement))
-    assert judge_rates(tmp_path / "control", 80.0).outcome == "warn"
+    assert any(text.startswith("xfail n5: gemm is -50.0% beside 5 equal nodes") for text in texts(judgement))
+    assert judge_rates(tmp_path / "control", 50.0).outcome == "warn"
 
 
 @pytest.mark.parametrize(("quarantined", "outcome"), [(("n1",), "pass"), ((), "warn")])
@@ -67,7 +71,7 @@ def test_pairs_name_another_slow_direction_beside_a_node_in_quarantine(tmp_path:
     slow = {"n1->n4": 1.25, "n3->n0": 1.3}
     directory = write_night(tmp_path, 1, {"links": links(slow)}, nodes=SIX, workload="collective")
     judgement = judging.judge(directory, (), (), ("n1",))
-    [judged] = [judged for judged in judgement.findings if judged.state == "warn"]
+    [judged] = [judged for judged in judgement.findings if judged.state == "warn" and judged.finding.gate == "pairs"]
     assert judged.finding.culprits == ("direction n3 -> n0",)
 
 

@@ -17,7 +17,7 @@ import pytest
 from orchestrator.cli import main
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import terminal
-from orchestrator.nightly.index.entries import NightEntry, RunEntry, Trend, TrendPoint
+from orchestrator.nightly.index.entries import NightEntry, RunEntry
 from orchestrator.nightly.reports import runs_page
 from orchestrator.store import seal
 
@@ -49,29 +49,6 @@ def nights(directory: Path) -> tuple[NightEntry, ...]:
             is_closed=True, outcome="warn", exit=0, sentence="n5 is a suspect", runs=9,
         ),
     )  # fmt: skip
-
-
-def trend() -> Trend:
-    records = [record for record in synthetic_nights.records(4, 5) if record.metric.name == "rate"]
-    points = tuple(
-        TrendPoint(
-            night=record.night,
-            name="",
-            date=record.date,
-            node=record.node,
-            value=record.values[0],
-            values=record.values,
-        )
-        for record in records
-    )
-    return Trend(
-        bed="lab",
-        trial="gemm",
-        cells=("gemm",),
-        metric=dataclasses.replace(records[0].metric, name="train_s"),
-        key=records[0].key,
-        points=points,
-    )
 
 
 class Elements(HTMLParser):
@@ -106,16 +83,14 @@ def table(page: bytes) -> Any:
 
 
 def test_ten_thousand_runs_fit_in_three_megabytes(tmp_path: Path) -> None:
-    page = runs_page.render(tmp_path, [run(tmp_path, number) for number in range(10_000)], nights(tmp_path), [trend()])
+    page = runs_page.render(tmp_path, [run(tmp_path, number) for number in range(10_000)], nights(tmp_path))
     assert len(table(page)["rows"]) == 10_000
     assert len(page) < 3 << 20
     assert len(re.findall(rb"<[a-z]", page)) < 5000
 
 
 def test_the_page_needs_nothing_from_outside_and_has_no_other_script(tmp_path: Path) -> None:
-    page = runs_page.render(
-        tmp_path, [run(tmp_path, number) for number in range(20)], nights(tmp_path), [trend()], ["a note"]
-    )
+    page = runs_page.render(tmp_path, [run(tmp_path, number) for number in range(20)], nights(tmp_path), ["a note"])
     assert len(parse(page).scripts) == 2
     assert not EXTERNAL.search(page.decode())
     assert "default-src 'none'" in page.decode()
@@ -133,13 +108,6 @@ def test_a_value_that_is_not_known_is_null(tmp_path: Path) -> None:
     row = table(page)["rows"][0]
     assert (row[4], row[5]) == (None, None)
     assert "NaN" not in page.decode()
-
-
-def test_a_metric_with_two_nights_has_a_trend_and_one_with_one_night_has_none(tmp_path: Path) -> None:
-    page = runs_page.render(tmp_path, [run(tmp_path, 0)], metrics=[trend()]).decode()
-    assert "<b>train_s</b>" in page and "gemm on lab · 4 nodes" in page
-    single = dataclasses.replace(trend(), points=tuple(point for point in trend().points if point.night == 1))
-    assert runs_page.from_index(single) is None
 
 
 @pytest.mark.parametrize("kind", ["repeat", "sweep"])

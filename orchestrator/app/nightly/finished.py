@@ -9,6 +9,7 @@ from ...model import codec
 from ...model.frozen import dataclass
 from ...nightly.night_judgement import NightJudgement
 from ...nightly.suite import Night, Row
+from ...store import bundle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,12 @@ class Finished:
         from ...nightly import reports
 
         return self.directory / reports.REPORT / "index.html"
+
+    @property
+    def link(self) -> Path:
+        """The night as people name it: by the link to the newest one, if it refers to this one."""
+        link = self.directory.parent / bundle.LATEST_NIGHT
+        return link if link.is_symlink() and link.resolve() == self.directory.resolve() else self.directory
 
     @property
     def document(self) -> object:

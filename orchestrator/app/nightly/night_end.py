@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,8 +14,8 @@ from ...model.frozen import dataclass, replace
 from ...nightly import night_files
 from ...nightly import rows as night_rows
 from ...nightly.identity import Nodes
-from ...nightly.night_judgement import NightJudgement
-from ...nightly.suite import Night, Row
+from ...nightly.night_judgement import NightJudgement, suspects_of
+from ...nightly.suite import ALL, Night, Row
 from ..session import Session
 from .finished import Finished
 from .request import NightRequest
@@ -37,9 +38,11 @@ class History:
     is_indexed: bool = True
 
 
-def finish(session: Session, directory: Path, night: Night, rows: Sequence[Row], request: NightRequest) -> Finished:
-    """Judge a night, write its reports, and seal it. Nothing that fails after the judgement changes it."""
-    history = _read_history(session, directory, night)
+def finish(
+    session: Session, directory: Path, night: Night, rows: Sequence[Row], request: NightRequest, history: History | None = None
+) -> Finished:  # fmt: skip
+    """Judge a night and write its reports. Nothing that fails after the judgement changes it."""
+    history = history or read_history(session, directory, night)
     workdir = _workdir(session, night)
     judgement = _judge(directory, rows, history, request.baselines)
     notes = [*judgement.notes]
@@ -47,7 +50,7 @@ def finish(session: Session, directory: Path, night: Night, rows: Sequence[Row],
         night_files.write_judgement(directory, judgement)
     except OSError as error:
         notes.append(f"the findings cannot be saved: {error}")
-    notes += _write_reports(directory, night, rows, judgement, history)
+    notes += _write_reports(directory, night, rows, judgement, history, request)
     if history.is_indexed:
         _refresh(session, directory)
     notes += _accuse(directory, night, judgement, request, workdir)
@@ -57,7 +60,14 @@ def finish(session: Session, directory: Path, night: Night, rows: Sequence[Row],
     return finished
 
 
-def _read_history(session: Session, directory: Path, night: Night) -> History:
+def suspects(directory: Path, rows: Sequence[Row], history: History, folder: Path) -> Iterator[tuple[str, str]]:
+    """What is to be measured again: a cell of the suite, and ``again`` of its rows."""
+    judgement = _judge(directory, rows, history, folder)
+    for cell, nodes in suspects_of(judgement):
+        yield cell, ",".join(nodes) or ALL
+
+
+def read_history(session: Session, directory: Path, night: Night) -> History:
     """The verdict does not depend on the index: where it cannot be used, the bundles are read. A note says so."""
     from ...nightly import index
 
@@ -127,13 +137,13 @@ def _accuse(
 
 def _judge(directory: Path, rows: Sequence[Row], history: History, folder: Path) -> NightJudgement:
     """A night that cannot be judged is unknown, if its rows are no worse. The quarantine is that of the night's start."""
-    from ...nightly import baselines, judging
+    from ...nightly import baselines, classes, judging
 
     try:
         floors = baselines.read_all(folder)
         night = night_files.read_night(directory)
         earlier = _earlier_judgements(directory, night)
-        judgement = judging.judge(directory, history.earlier, floors, night.quarantined, earlier)
+        judgement = judging.judge(directory, history.earlier, floors, night.quarantined, earlier, classes.read(folder))
     except Exception as error:  # noqa: BLE001 a night always ends with a report
         code = night_rows.worst((EXIT_UNKNOWN, night_rows.exit_code(rows)))
         return NightJudgement(
@@ -172,15 +182,22 @@ def _refresh(session: Session, directory: Path) -> None:
 
 
 def _write_reports(
-    directory: Path, night: Night, rows: Sequence[Row], judgement: NightJudgement, history: History
-) -> list[str]:
+    directory: Path, night: Night, rows: Sequence[Row], judgement: NightJudgement, history: History, request: NightRequest
+) -> list[str]:  # fmt: skip
     from ...nightly import reports
 
-    try:
-        reports.write(directory, night, rows, judgement, history.trends)
-    except (CcbedError, OSError) as error:
-        return [f"the report cannot be written: {error}"]
-    return []
+    problems = []
+    for folder in (None, *filter(None, [request.report_dir])):
+        try:
+            reports.write(directory, night, rows, judgement, history.trends, folder)
+        except (CcbedError, OSError) as error:
+            problems.append(f"the report cannot be written: {error}")
+    if request.junit_xml:
+        try:
+            shutil.copyfile(directory / reports.REPORT / "junit.xml", request.junit_xml)
+        except OSError as error:
+            problems.append(f"--junit-xml: {error}")
+    return problems
 
 
 def _notify(targets: Sequence[str], directory: Path, night: Night, judgement: NightJudgement) -> list[str]:

@@ -24,7 +24,7 @@ from ...model.trial import Trial
 from ...nightly import bundle_records, night_files, parse_suite, selector, sweeps
 from ...nightly.baselines import Baseline
 from ...nightly.runner import Attempt
-from ...nightly.suite import RUNS, Cell, Night
+from ...nightly.suite import ALL, RUNS, Cell, Night
 from ...run import judging
 from ...store import beds, bundle, paths, secrets
 from .. import audited, bed_job, places, repeats, trials
@@ -46,7 +46,10 @@ class TooFewNodesError(errors.UsageError):
 
 @dataclass(kw_only=True)
 class NightTrials:
-    """The trials of the night in ``directory``. ``bed``: all of it; a trial gets the nodes of ``_bed``, those that are up."""
+    """The trials of the night in ``directory``. ``bed``: all of it; a trial gets the nodes of ``_bed``, those that are up.
+
+    ``members``: the nodes that are measured alone, in the order of their ranks; empty: all.
+    """
 
     session: Session
     bed: BedSpec
@@ -54,6 +57,7 @@ class NightTrials:
     night: Night
     floors: tuple[Baseline, ...] = ()
     past: Mapping[str, selector.Past] = field(default_factory=dict)
+    members: tuple[str, ...] = ()
     #: What was lost and did not come back -> its state: a node, or the keeper of a host.
     _away: Mapping[str, str] = field(default_factory=dict)
     _built: dict[str, tuple[trials.Source, Trial, redact.Redaction]] = field(default_factory=dict)
@@ -109,6 +113,8 @@ class NightTrials:
 
     def _placement(self, trial: Trial) -> Placement:
         """Probes measure nodes in quarantine too: else no night could show that they are healthy again."""
+        if self.members:
+            return Placement(members=self.members)
         if is_probe(trial):
             return Placement()
         if self._probed is None:
@@ -129,7 +135,7 @@ class NightTrials:
         """Once in a night, before the first trial whose ranks a spare may get. A failover waits for no probe. Raises CcbedError."""
         _, trial, _ = self._trial(cell)
         placement = self._placement(trial)
-        if self._probed is not None or not self.night.probe_spares_s or is_probe(trial):
+        if self._probed is not None or self.members or not self.night.probe_spares_s or is_probe(trial):
             return
         substitutes = slots.assign(trial, self._bed, placement).substitutes.values()
         if not (_recovers_with_spare(trial) or set(substitutes) & set(self.night.spares)):
@@ -155,13 +161,16 @@ class NightTrials:
         reasons += [f"{name} is {state}" for name, state in self._away.items()]
         return f"no spare is left to recover with: {'; '.join(reasons)}" if reasons else ""
 
-    def launch(self, cell: Cell, repeat: int, open_run: str) -> Attempt:
+    def launch(self, cell: Cell, repeat: int, open_run: str, again: str = "") -> Attempt:
+        if again not in ("", ALL) and not self.members:
+            alone = dataclasses.replace(self, members=tuple(again.split(",")), _built={})
+            return alone.launch(cell, repeat, open_run, again)
         self._probe_spares(cell)
         deadline = _Deadline(cell.deadline_s * 2 + GRACE_S)
         begun: list[str] = []
         try:
             with deadline:
-                result = self._launch(cell, repeat, open_run, begun)
+                result = self._launch(cell, repeat, open_run, begun, again)
         except errors.InfrastructureError as error:
             if reason := self.obstacle_to_all():
                 raise errors.InfrastructureError(reason) from error
@@ -277,7 +286,7 @@ class NightTrials:
 
     def _build(self, cell: Cell, source: trials.Source, placement: Placement) -> Trial:
         """``nodes: all`` are those that the trial may use. Raises UsageError, TooFewNodesError."""
-        usable = max(1, slots.count_usable(self._bed, placement))
+        usable = len(self.members) or max(1, slots.count_usable(self._bed, placement))
         overrides: list[trial_draft.Override] = parse_suite.overrides(cell, self._bed, nodes=usable)
         more = trials.absolute_paths(source, {})
         if source.is_script and "world.nodes" not in cell.overrides:
@@ -291,20 +300,20 @@ class NightTrials:
             build([*parse_suite.overrides(cell, None), *more], self.bed.data_dir)  # raises what is wrong on any bed
             raise TooFewNodesError(*error.problems) from None
 
-    def _launch(self, cell: Cell, repeat: int, open_run: str, begun: list[str]) -> Result:
+    def _launch(self, cell: Cell, repeat: int, open_run: str, begun: list[str], again: str) -> Result:
         directory = self.directory / RUNS / open_run
         state = repeats.stage(directory) if open_run else "none"
         if state == "none":
-            return self._run(cell, repeat, None, begun)
+            return self._run(cell, repeat, None, begun, again)
         if state == "closed":
             return judging.conclude(self.session.catalogue, directory, read_only=True)
         try:
-            return self._run(cell, repeat, directory, begun)
+            return self._run(cell, repeat, directory, begun, again)
         except (errors.UsageError, paths.TornBundleError):
             self._heal()  # it cannot be resumed, because its bed was brought up again: run the repeat anew
-            return self._run(cell, repeat, None, begun)
+            return self._run(cell, repeat, None, begun, again)
 
-    def _run(self, cell: Cell, repeat: int, resume: Path | None, begun: list[str]) -> Result:
+    def _run(self, cell: Cell, repeat: int, resume: Path | None, begun: list[str], again: str) -> Result:
         session, bed = self.session, self._bed
         source, trial, redaction = self._trial(cell)
         trial = trials.without_missing_libraries(session.terminal, trial, bed, session.catalogue)
@@ -321,7 +330,7 @@ class NightTrials:
                 bed,
                 self.directory / RUNS,
                 command=self.night.command,
-                reason=night_files.reason(self.directory.name, cell.name, repeat),
+                reason=night_files.reason(self.directory.name, cell.name, repeat, again),
                 data_dir=bed.data_dir,
                 resume=str(resume) if resume else "",
                 twin=run_trial.has_twin(source, trial, None),

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import datetime
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ... import __version__
@@ -16,8 +16,9 @@ from ...model.bed import BedSpec
 from ...model.errors import CcbedError, Interrupted, UsageError
 from ...nightly import baselines, night_files, notify, runner, selector
 from ...nightly.culprits import hook, quarantine
-from ...nightly.suite import Night, Suite
+from ...nightly.suite import Night, Row, Suite
 from ...store import beds as store
+from ...store import bundle
 from .. import bed_job, beds
 from .. import run as run_one
 from ..places import short_path
@@ -122,6 +123,7 @@ def begin(session: Session, request: NightRequest) -> Finished:
             fail_on=request.fail_on or "fail",
         )
         night_files.write_night(directory, night)
+        bundle.link_latest(directory.parent, directory.name, bundle.LATEST_NIGHT)
         return _run(session, bed, directory, night, past, request)
 
 
@@ -195,6 +197,12 @@ def _run(
 ) -> Finished:
     observer = session.follow.night(session)
     observer.begin(night, past, directory, sum(node.role == "node" for node in bed.nodes))
+    history: list[night_end.History] = []
+
+    def suspects(ended: Sequence[Row]) -> Iterator[tuple[str, str]]:
+        history.append(night_end.read_history(session, directory, night))
+        return night_end.suspects(directory, ended, history[0], request.baselines)
+
     rows = runner.Runner(
         directory=directory,
         night=night,
@@ -208,11 +216,12 @@ def _run(
         ),
         now=time.monotonic,
         past=past,
+        suspects=suspects,
         on_start=observer.start,
         on_node=observer.node,
         on_cell=observer.cell,
     ).run()
-    return night_end.finish(session, directory, night, rows, request)
+    return night_end.finish(session, directory, night, rows, request, *history)
 
 
 def _end_open_nights(session: Session, bed: BedSpec, request: NightRequest) -> None:

@@ -52,6 +52,8 @@ class NightRequest:
         "The least finding that fails the night (exit 1): with warn also a warning.  [default: fail]",
         choices=("fail", "warn"),
     )
+    report_dir: Path | None = option(None, "Also write the report into DIR.", metavar="DIR")
+    junit_xml: Path | None = option(None, "Also write its JUnit XML to FILE.", metavar="FILE", is_file=True)
     apply: bool = option(False, "With --on-culprit: call the command.")
     dry_run: bool = option(False, "Print the cells in their order, and stop.")
     runs_dir: Path = runs_directory()

@@ -11,7 +11,9 @@ from ...app.places import duration, short_path
 from ...model.frozen import dataclass, field
 from ...nightly import selector
 from ...nightly.culprits import quarantine
-from ...nightly.suite import Cell, Night, Row
+from ...nightly.reports import table
+from ...nightly.reports.next_step import next_step
+from ...nightly.suite import ALL, Cell, Night, Row
 from .terminal import Terminal
 
 #: The worst state of a cell's repeats is that of the cell.
@@ -22,7 +24,9 @@ _WORDS = {
 _STYLES = {"PASS": "good", "FAIL": "bad", "ERROR": "bad", "HUNG": "bad", "UNKNOWN": "warn", "SKIPPED": "warn"}
 _WIDTH = 100
 #: Findings that are printed; the report has all of them.
-_FINDINGS = 12
+_FINDINGS = 6
+#: Metrics and nodes of the table; the report has all of them.
+_LINES, _COLUMNS = 12, 8
 _FINDING_ORDER = ("fail", "xpass", "warn", "unknown")
 
 
@@ -35,6 +39,7 @@ class NightLines:
     night: Night = field(init=False)
     past: Mapping[str, selector.Past] = field(default_factory=dict)
     _ended: set[str] = field(default_factory=set)
+    _again: set[tuple[str, str]] = field(default_factory=set)
 
     def begin(self, night: Night, past: Mapping[str, selector.Past], directory: Path, nodes: int) -> None:
         self.night, self.past = night, past
@@ -51,11 +56,17 @@ class NightLines:
         )
         self.terminal.lines(f"note     {text}" for text in quarantine.describe(self.night))
 
-    def start(self, cell: Cell, repeat: int) -> None:
-        if not self.quiet:
-            self.terminal.status(
-                f"{len(self._ended) + 1}/{len(self.night.order)}  {cell.name}, repeat {repeat + 1} of {cell.repeats}"
-            )
+    def start(self, cell: Cell, repeat: int, again: str) -> None:
+        if self.quiet:
+            return
+        if again and (cell.name, again) not in self._again:
+            self._again.add((cell.name, again))
+            who = "all nodes" if again == ALL else f"{again} alone"
+            self.terminal.line(f"  again    {cell.name}: {who}, to confirm what was measured")
+        done = f"{len(self._ended)} of {len(self.night.order)} trials done"
+        self.terminal.status(
+            f"{done}  {cell.name}, {'again on ' + again if again else f'pass {repeat + 1} of {cell.repeats}'}"
+        )
 
     def node(self, row: Row) -> None:
         if not self.quiet:
@@ -101,25 +112,55 @@ class NightLines:
 
 
 def show(terminal: Terminal, finished: Finished) -> None:
-    """Print how a night ended: its findings, worst first, and its verdict."""
-    judgement = finished.judgement
-    worst = [judged for judged in judgement.findings if judged.is_counted and judged.state in _FINDING_ORDER]
-    worst.sort(key=lambda judged: _FINDING_ORDER.index(judged.state))
-    for judged in worst[:_FINDINGS]:
-        style = "bad" if judged.state in ("fail", "xpass") else "warn"
-        terminal.line(
-            f"  {terminal.style(f'{judged.state:<8}', style)} {judged.finding.gate:<12} {judged.finding.text}"
-        )
-    if len(worst) > _FINDINGS:
-        terminal.line(f"  … and {len(worst) - _FINDINGS} more; the report has them")
-    for note in finished.notes:
-        terminal.line(f"  note     {note}")
+    """Print how a night ended: the table of what moved, other findings, its verdict, and what to do next."""
+    night, judgement = finished.night, finished.judgement
+    shown = table.table(night, judgement)
+    terminal.line(table.head(night, judgement, shown))
+    _show_table(terminal, shown)
+    others = [
+        judged
+        for judged in judgement.findings
+        if judged.compared is None and judged.is_counted and judged.state in _FINDING_ORDER
+    ]
+    others.sort(key=lambda judged: _FINDING_ORDER.index(judged.state))
+    for judged in others[:_FINDINGS]:
+        terminal.line(f"{terminal.style(f'{judged.state.upper():<8}', judged.state.upper())} {judged.finding.text}")
+    if len(others) > _FINDINGS:
+        terminal.line(f"… and {len(others) - _FINDINGS} more; the report has them")
+    terminal.lines(f"note     {note}" for note in finished.notes)
     if judgement.history:
         terminal.line(f"history  {judgement.history}")
     word = judgement.word.upper()
     terminal.line(f"{terminal.style(f'{word:<8}', word)} {judgement.sentence}     exit {judgement.exit}")
+    if step := next_step(night, judgement, short_path(finished.link)):
+        terminal.line(f"next     {step}")
     if finished.page.is_file():
         terminal.line(f"report   {short_path(finished.page)}")
+
+
+def _show_table(terminal: Terminal, shown: table.Table) -> None:
+    """The lines that are not within their limits, worst first, with the nodes that they concern; then what the others come to."""
+    lines = shown.shown[:_LINES]
+    if lines:
+        columns = [*table.columns(shown, lines, _COLUMNS)]
+        width = max(len(line.metric) for line in lines)
+        widths = {name: max(len(name), 8) for name in columns}
+        head = "".join(f"  {name:>{widths[name]}}" for name in columns)
+        terminal.line(f"{'':<{width}}{head}  {'limit':>6}   reference")
+        for line in lines:
+            cells = (_cell(terminal, line.cells.get(name), widths[name]) for name in columns)
+            text = f"{line.metric:<{width}}{''.join(cells)}  {line.limit:>6}   {line.reference}"
+            terminal.line(f"{text}   {'; '.join(line.notes)}".rstrip())
+    if len(shown.shown) > len(lines):
+        terminal.line(f"{len(shown.shown) - len(lines)} more metrics beyond their limits; the report has them")
+    if shown.rest:
+        terminal.line(shown.rest)
+
+
+def _cell(terminal: Terminal, cell: table.Cell | None, width: int) -> str:
+    if cell is None:
+        return " " * (width + 2)
+    return "  " + terminal.style(f"{cell.change:>{width}}", cell.state.upper())
 
 
 def dry_run(terminal: Terminal, planned: NightPlan, *, as_json: bool) -> None:

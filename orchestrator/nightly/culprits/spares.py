@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from ...model.frozen import dataclass, replace
 from .. import sweeps
 from ..baselines import Baseline, Floor
-from ..gates import judgement, peers
+from ..gates import peers
 from ..gates.finding import Finding
 from ..gates.nights import Key
+from ..judging import floors
 from ..run_record import Measurement, RunRecord
 
 PROBES = ("gemm", "memory", "disk")
@@ -100,7 +101,7 @@ def _judge_floor(spare: str, floor: Floor, own: Sequence[Measurement]) -> Iterat
             )
             yield Finding(gate="floor", outcome="unknown", metric=floor.metric, node=spare, text=text)
         else:
-            yield judgement.judge_floor(item.metric, item.node, item.values, floor.floor)
+            yield floors.judge_value(item.metric, item.node, item.values, floor.floor)
     if not matched:
         text = f"{spare}: {floor.metric} was not measured; its floor is {floor.floor:g} {floor.unit}"
         yield Finding(gate="floor", outcome="fail", metric=floor.metric, node=spare, text=text)

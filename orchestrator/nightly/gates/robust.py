@@ -41,17 +41,6 @@ def body(values: Floats) -> Floats:
     return np.sqrt(nanmean(cut**2) / 0.995)
 
 
-def sigma(values: Floats) -> Floats:
-    """The spread about zero along axis 0: that of the body, or of the tail if it is wider.
-
-    The tail is the 98th percentile of the absolute values in units of a normal distribution, so that noise with heavy
-    tails (two modes, steps at reboots) gets the spread that its tail has.
-    """
-    import numpy as np
-
-    return np.fmax(body(values), quantile(np.abs(values), 0.98) / NormalDist().inv_cdf(0.99))
-
-
 def nanmean(values: Floats) -> Floats:
     import numpy as np
 
@@ -100,9 +89,3 @@ def limit(false_rate: float, freedom: float) -> float:
     if freedom <= 0:
         return math.inf
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
-
-
-def binomial_tail(successes: int, trials: int, rate: float) -> float:
-    """The probability of at least ``successes`` in ``trials``."""
-    terms = (math.comb(trials, k) * rate**k * (1 - rate) ** (trials - k) for k in range(successes, trials + 1))
-    return min(1.0, sum(terms))

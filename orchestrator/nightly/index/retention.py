@@ -1,4 +1,4 @@
-"""What must be kept of a directory of runs: the evidence of baselines, and the nights that gates compare with."""
+"""What must be kept of a directory of runs: the evidence of baselines, and the nights that later ones are compared with."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 from ...store import index as runs_index
 from ...store import paths, seal
-from .. import night_files
+from .. import levels, night_files
 from ..baselines import DIRECTORY, Baseline, read_all
-from ..gates import drift
+from ..judge import REFERENCE_NIGHTS
 from ..suite import RUNS, Night
 
-#: Recorded nights of a bed that gates look back on.
-WINDOW = drift.HISTORY
+#: Recorded nights of a bed that are kept since each accepted level, and the last ones: a few of a reference may lack a figure.
+WINDOW = REFERENCE_NIGHTS + 10
 
 
 def reasons(runs_dir: Path, baselines: Path, *, recorded: bool) -> dict[str, str]:
@@ -26,7 +26,11 @@ def reasons(runs_dir: Path, baselines: Path, *, recorded: bool) -> dict[str, str
     nights = [night_files.read_night(path) for path in runs_index.nights(runs_dir)]
     beside = runs_dir.resolve().parent / DIRECTORY
     known = [read_all(directory) for directory in dict.fromkeys((baselines.resolve(), beside))]
-    return {**({} if recorded else _of_window(nights)), **_of_named(runs_dir), **_of_evidence(itertools.chain(*known))}
+    return {
+        **({} if recorded else _of_window(runs_dir, nights)),
+        **_of_named(runs_dir),
+        **_of_evidence(itertools.chain(*known)),
+    }
 
 
 def keep_for(directory: Path, baselines: Iterable[Path]) -> None:
@@ -48,16 +52,19 @@ def _of_named(runs_dir: Path) -> dict[str, str]:
     }
 
 
-def _of_window(nights: Iterable[Night]) -> dict[str, str]:
+def _of_window(runs_dir: Path, nights: Iterable[Night]) -> dict[str, str]:
     by_bed: dict[str, list[Night]] = {}
     for night in sorted(nights, key=lambda night: night.number):
         if night.recorded:
             by_bed.setdefault(night.bed, []).append(night)
-    return {
-        night.name: f"recorded night {night.number} of bed {bed}: gates compare with the last {WINDOW}"
-        for bed, of_bed in by_bed.items()
-        for night in of_bed[-WINDOW:]
-    }
+    kept: dict[str, str] = {}
+    for bed, of_bed in by_bed.items():
+        for begin in {0, *(level.night for level in levels.read(runs_dir, bed))}:
+            for night in [night for night in of_bed if night.number >= begin][:WINDOW]:
+                kept[night.name] = f"recorded night {night.number} of bed {bed}: later nights are compared with it"
+        for night in of_bed[-WINDOW:]:
+            kept.setdefault(night.name, f"recorded night {night.number} of bed {bed}: one of the last {WINDOW}")
+    return kept
 
 
 def _of_evidence(baselines: Iterable[Baseline]) -> dict[str, str]:

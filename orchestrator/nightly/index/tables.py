@@ -24,7 +24,7 @@ def _root() -> sa.Column[int]:
 metadata = sa.MetaData()
 
 #: All revisions of the tables, this one last.
-REVISIONS = ("r1", "r2", "r3", "r4")
+REVISIONS = ("r1", "r2", "r3", "r4", "r5")
 #: The revision that a database has.
 version = sa.Table("ccbed_index_version", metadata, sa.Column("version_num", sa.String(32), primary_key=True))
 

@@ -12,7 +12,7 @@ from ...model import codec, errors
 from ...model.errors import UsageError
 from ...store import paths, seal
 from .. import night_files
-from ..night_judgement import Judged, NightJudgement
+from ..night_judgement import FLEET, Judged, NightJudgement
 from ..run_record import RunRecord, nodes_of, versions_of
 from ..suite import FINDINGS, Night
 from . import figures, floors
@@ -20,7 +20,7 @@ from .night import NODE, read_runs
 
 DOCUMENT, SUMMARY, SEAL = "certificate.json", "certificate.md", "certificate-sha256.txt"
 #: Gates that an acceptance cannot know: they need earlier nights.
-_OF_HISTORY = ("relative", "drift", "intermittent", "fleet")
+_OF_HISTORY = (FLEET,)
 #: Metrics without a floor that are named; the others are counted.
 _NAMES = 8
 _WORDS = {"pass": "ACCEPTED", "warn": "ACCEPTED WITH SUSPECTS", "fail": "REJECTED", "unknown": "NOT DECIDED"}
@@ -154,7 +154,7 @@ def _not_checked(night: Night, judgement: NightJudgement, runs: Sequence[tuple[s
     for left_out in (night.quarantined, night.drained):
         yield from (f"{node} {reason}" for node, reason in sorted(left_out.items()))
     unknown = [judged.finding for judged in judgement.findings if judged.state == "unknown" and not judged.is_counted]
-    named = (f"{finding.gate}: {finding.text}" for finding in unknown if finding.gate in ("peers", "pairs", NODE))
+    named = (f"{finding.gate}: {finding.text}" for finding in unknown if finding.gate in ("pairs", NODE))
     yield from dict.fromkeys(named)
     yield from (f"{node}: took part in no run" for node in sorted(night.hosts) if node not in measured)
     yield "change over time: a certificate is of one day; ccbed nightly --record compares nights"

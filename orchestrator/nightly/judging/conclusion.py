@@ -1,12 +1,11 @@
 """Outcome, exit code and sentence of a night from its rows and findings.
 
-A failure is worse than an unknown, an unknown than a warning. Gates without a history yet, and nodes with too few peers,
-leave the outcome to the runs, the floors and the gates that know: else every early night would be unknown.
+A failure is worse than an unknown, an unknown than a warning. Figures that have no reference yet leave the outcome to those that
+are compared with something; a night without any of these is unknown.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -14,12 +13,15 @@ from typing import Literal
 from ...model import errors
 from .. import rows as night_rows
 from ..gates.finding import Outcome
-from ..night_judgement import Judged, NightJudgement
+from ..night_judgement import FLEET, REFERENCE, Judged, NightJudgement
 from ..suite import FailOn, Row
+from . import floors
 
 #: The finding of a row that did not pass. An unfinished trial failed; one that could not be run or judged says nothing of the hardware.
 STATES: Mapping[str, Outcome] = {"failed": "fail", "unfinished": "fail", "unknown": "unknown", "error": "unknown"}
 _FAILURES = ("fail", "xpass")
+#: Gates that compare figures: with their reference, with all nodes, with a floor.
+_COMPARING = (REFERENCE, FLEET, floors.GATE)
 
 
 def conclude(
@@ -29,13 +31,16 @@ def conclude(
     earlier: tuple[str, ...],
     notes: tuple[str, ...],
     fail_on: FailOn = "fail",
+    night: str = "this night",
 ) -> NightJudgement:
-    """``fail_on``: with "warn" the night fails if a finding warns; the findings keep their states."""
+    """``fail_on``: with "warn" the night fails if a finding warns; the findings keep their states.
+    ``night``: as people call it.
+    """
     failures = _FAILURES if fail_on == "fail" else (*_FAILURES, "warn")
     outcome = _outcome(rows, findings, failures)
     return NightJudgement(
         outcome=outcome, exit=_exit(outcome, rows), sentence=_sentence(outcome, rows, findings, failures), findings=findings,
-        earlier=earlier, history=_history(findings), notes=notes,
+        earlier=earlier, history=_history(findings, night), notes=notes,
     )  # fmt: skip
 
 
@@ -45,9 +50,28 @@ def _outcome(
     states = {judged.state for judged in findings if judged.is_counted}
     if not states.isdisjoint(failures):
         return "fail"
-    if "unknown" in states or all(row.state == "skipped" or night_rows.node(row) for row in rows):
+    if (
+        "unknown" in states
+        or _is_uncompared(findings)
+        or all(row.state == "skipped" or night_rows.node(row) for row in rows)
+    ):
         return "unknown"
     return "warn" if "warn" in states else "pass"
+
+
+def _is_uncompared(findings: Sequence[Judged]) -> bool:
+    """Whether there are figures to compare, and not one was compared with anything."""
+    return bool(_waiting(findings)) and not any(
+        judged.finding.gate in _COMPARING and judged.state != "unknown" for judged in findings
+    )
+
+
+def _waiting(findings: Sequence[Judged]) -> list[Judged]:
+    """The figures whose first night this is."""
+    return [
+        judged for judged in findings
+        if judged.finding.gate == REFERENCE and judged.state == "unknown" and not judged.is_counted
+    ]  # fmt: skip
 
 
 def _exit(outcome: str, rows: Sequence[Row]) -> int:
@@ -66,7 +90,11 @@ def _sentence(outcome: str, rows: Sequence[Row], findings: Sequence[Judged], fai
     worst = [judged for judged in findings if judged.is_counted and judged.state in states]
     worst.sort(key=lambda judged: judged.state == "warn")
     text = (
-        _PASSES[any(judged.state == "pass" for judged in findings)] if outcome == "pass" else "Every repeat was skipped"
+        _PASSES[any(judged.state == "pass" for judged in findings)]
+        if outcome == "pass"
+        else _FIRST
+        if _is_uncompared(findings)
+        else "Every repeat was skipped"
     )
     if worst:
         more = (
@@ -90,19 +118,16 @@ _WORST: Mapping[str, tuple[str, ...]] = {"unknown": ("unknown",), "warn": ("warn
 
 
 #: Whether a metric has been compared with anything -> the sentence.
-_PASSES = {True: "No metric is worse than its reference", False: "No metric has a reference yet"}
-_WAITING = re.compile(r"no history yet \((\d+) of (\d+) nights")
+_PASSES = {True: "No metric is worse than its reference", False: "No metric was compared"}
+_FIRST = "Nothing to compare with yet: this night is the reference of the next ones"
 
 
-def _history(findings: Sequence[Judged]) -> str:
-    """The gates that have no history yet, with the longest history that one of their metrics has."""
-    counts: dict[str, tuple[int, int]] = {}
-    for judged in findings:
-        match = _WAITING.search(judged.finding.text)
-        if match and not judged.is_counted:
-            number = int(match[1]), int(match[2])
-            counts[judged.finding.gate] = max(counts.get(judged.finding.gate, (0, 0)), number)
-    if not counts:
+def _history(findings: Sequence[Judged], night: str) -> str:
+    """Whose first night it is; empty if everything that can be compared was."""
+    waiting = _waiting(findings)
+    if not waiting:
         return ""
-    have, needed = (max(numbers) for numbers in zip(*counts.values(), strict=True))
-    return f"{have} of {needed} earlier nights; not judged yet: {', '.join(sorted(counts))}"
+    names = sorted({judged.finding.metric for judged in waiting})
+    nodes = sorted({judged.finding.node or "the gang" for judged in waiting})
+    more = f"{len(names)} metrics" if len(names) > 1 else names[0]
+    return f"reference set: {night} for {more} of {', '.join(nodes[:4])}{f' and {len(nodes) - 4} more' if len(nodes) > 4 else ''}"

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from ...model.errors import UsageError
 from ...store import seal
-from .. import bundle_records, night_files
+from .. import bundle_records, classes, night_files
 from ..baselines import Baseline, Measured
+from ..classes import MetricClass
 from ..run_record import RunRecord
 from . import figures, floors
 from .night import judge, read_runs
@@ -18,8 +19,11 @@ from .night import judge, read_runs
 NOISE = 1.5
 
 
-def read(directory: Path, metrics: Iterable[str] = ()) -> tuple[tuple[Measured, ...], tuple[str, ...]]:
-    """The metrics that a night judges by itself, or those that ``metrics`` names, and notes on what is left out.
+def read(
+    directory: Path, metrics: Iterable[str] = (), kinds: Sequence[MetricClass] = ()
+) -> tuple[tuple[Measured, ...], tuple[str, ...]]:
+    """The metrics that a night compares by ratio, or those that ``metrics`` names, and notes on what is left out. ``kinds``: the classes of
+    metrics, those that ccbed ships where none are given.
 
     Raises UsageError if no run passed, or none has such a metric; TornBundleError for a run that cannot be read.
     """
@@ -40,7 +44,7 @@ def read(directory: Path, metrics: Iterable[str] = ()) -> tuple[tuple[Measured, 
     names = tuple(metrics)
     entries = [
         entry for (name, key), entry in figures.collect(passed).items()
-        if (any(floors.matches_name(wanted, name) for wanted in names) if names else figures.is_judged(name, key))
+        if (any(classes.matches(wanted, name) for wanted in names) if names else figures.is_judged(name, key))
     ]  # fmt: skip
     if not entries:
         known = sorted({name for name, _ in figures.collect(passed)})
@@ -48,11 +52,13 @@ def read(directory: Path, metrics: Iterable[str] = ()) -> tuple[tuple[Measured, 
             f"{directory}: no such metric in its runs", hint=f"--metric takes: {', '.join(known[:8]) or 'none'}"
         )
     unfit: dict[str, list[str]] = {}
+    kinds = kinds or classes.read()
     for entry in entries:
-        if reason := _unfit(entry):
+        if reason := _unfit(entry) or ("" if names else _uncompared(entry.metric.name, kinds)):
             unfit.setdefault(reason, []).append(entry.metric.name)
     notes += tuple(f"no floor for {', '.join(dict.fromkeys(names))}: {reason}" for reason, names in unfit.items())
-    return tuple(_measured(entry) for entry in entries if not _unfit(entry)), notes
+    left_out = {name for names_of in unfit.values() for name in names_of}
+    return tuple(_measured(entry) for entry in entries if entry.metric.name not in left_out), notes
 
 
 def refusals(night: Path, baselines: Sequence[Baseline]) -> tuple[str, ...]:
@@ -62,6 +68,11 @@ def refusals(night: Path, baselines: Sequence[Baseline]) -> tuple[str, ...]:
         f"{judged.finding.node}: {judged.finding.text}".removeprefix(": ") for judged in findings
         if judged.finding.gate == floors.GATE and judged.state in ("fail", "unknown")
     )  # fmt: skip
+
+
+def _uncompared(name: str, kinds: Sequence[MetricClass]) -> str:
+    kind = classes.of(name, kinds)
+    return "" if kind.compare == "ratio" else f"its class, {kind.name}, is not compared by ratio"
 
 
 def _unfit(entry: figures.Series) -> str:

@@ -16,13 +16,15 @@ NODE_PROBE, OF_RUN = "node-probe", ("duration", "goodput")
 
 @dataclass(slots=True)
 class Series:
-    """A metric and key tonight. ``values``: node -> of all repeats; ``runs``: node -> bundles; ``participants``: nodes of its
-    hardware in the runs that can have it; of a gang's figure all nodes. ``exempt``: those that cannot, see ``run_record.exempt``.
+    """A metric and key tonight. ``values``: node -> of all repeats; ``again``: of the second measurement; ``runs``: node ->
+    bundles; ``participants``: nodes of its hardware in the
+    runs that can have it; of a gang's figure all nodes. ``exempt``: those that cannot, see ``run_record.exempt``.
     """
 
     metric: Metric
     key: Key
     values: dict[str, list[float]] = field(default_factory=dict)
+    again: dict[str, list[float]] = field(default_factory=dict)
     runs: dict[str, list[str]] = field(default_factory=dict)
     versions: dict[str, dict[str, str]] = field(default_factory=dict)
     leaves: dict[str, str] = field(default_factory=dict)
@@ -36,7 +38,7 @@ class Series:
         return tuple(
             Record(
                 night=night, node=node, metric=self.metric, key=self.key, values=tuple(values), date=date,
-                suspects=self.versions[node],
+                suspects=self.versions[node], again=tuple(self.again.get(node, ())),
             )
             for node, values in sorted(self.values.items())
         )  # fmt: skip
@@ -64,6 +66,10 @@ def collect(runs: Iterable[tuple[str, RunRecord]]) -> dict[tuple[str, Key], Seri
         for measurement in record.measurements:
             identity = measurement.metric.name, measurement.key
             entry = series.setdefault(identity, Series(measurement.metric, measurement.key))
+            if record.again:
+                entry.again.setdefault(measurement.node, []).extend(measurement.values)
+                entry.runs.setdefault(measurement.node, []).append(record.run)
+                continue
             entry.values.setdefault(measurement.node, []).extend(measurement.values)
             entry.runs.setdefault(measurement.node, []).append(record.run)
             entry.versions[measurement.node] = versions_of(record.suspects, measurement.node)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import fnmatch
+import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ...model.frozen import dataclass
 from ..baselines import Baseline, Floor, node_hardware
-from ..gates import judgement
-from ..gates.finding import Finding
-from ..gates.nights import Key
+from ..classes import matches as matches_name
+from ..gates.finding import Finding, Outcome
+from ..gates.nights import Key, Metric
 from ..night_judgement import Judged
 from ..suite import Cell, MetricRule
 from .figures import NODE_PROBE, Series
@@ -20,11 +20,6 @@ GATE = "floor"
 
 def matches(rule: MetricRule, name: str) -> bool:
     return matches_name(rule.metric, name)
-
-
-def matches_name(pattern: str, name: str) -> bool:
-    """Whether a pattern is the metric's name, some of its words in order, or matches them with ``*``."""
-    return fnmatch.fnmatchcase(f" {name} ", f"* {pattern} *")
 
 
 def judge_suite(cell: Cell, series: Iterable[Series]) -> Iterator[Judged]:
@@ -156,15 +151,29 @@ def _describe(key: Key, has_hardware: bool) -> str:
     return f"[{key.hardware}; {key.parameters}]" if has_hardware else f"[{key.parameters}]"
 
 
+def judge_value(metric: Metric, node: str, values: Sequence[float], floor: float) -> Finding:
+    """The median against an absolute limit. A missing or impossible value fails: a floor demands a credible measurement."""
+    finite = [value for value in values if math.isfinite(value)]
+    outcome: Outcome = "fail"
+    text = f"was not measured; its floor is {floor:g} {metric.unit}"
+    if finite and metric.exceeds_ceiling(value := statistics.median(finite)):
+        outcome = "unknown"
+        text = f"{value:g} {metric.unit} is better than its ceiling {metric.ceiling:g}: measured wrongly"
+    elif finite:
+        outcome = "fail" if metric.sign * (value - floor) > 0 else "pass"
+        relation = "meets" if outcome == "pass" else "is worse than"
+        text = f"{value:g} {metric.unit} {relation} its floor {floor:g}"
+    prefix = f"{node}: " if node else ""
+    return Finding(gate=GATE, outcome=outcome, metric=metric.name, node=node, text=f"{prefix}{metric.name} {text}")
+
+
 def judge(series: Series, floor: float, cell: str, reference: str) -> Iterator[Judged]:
     """A finding for every label of the series, and for every node and rank of its runs that has no figure."""
     for node in sorted({*series.values, *_missing_labels(series)}):
         values = tuple(series.values.get(node, ()))
-        finding = judgement.judge_floor(series.metric, node, values, floor)
-        text = finding.text.removeprefix(": ")
+        finding = judge_value(series.metric, node, values, floor)
         yield Judged(
-            finding=Finding(gate=GATE, outcome=finding.outcome, metric=finding.metric, node=node, text=text),
-            state=finding.outcome, cell=cell, key=series.key, runs=tuple(dict.fromkeys(series.runs.get(node, ()))),
+            finding=finding, state=finding.outcome, cell=cell, key=series.key, runs=tuple(dict.fromkeys(series.runs.get(node, ()))),
             value=statistics.median(values) if values else None, unit=series.metric.unit, reference=reference,
         )  # fmt: skip
 

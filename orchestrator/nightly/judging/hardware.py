@@ -71,11 +71,11 @@ def _earlier(past: Iterable[Record]) -> dict[str, dict[_Past, None]]:
 
 def _judge_loss(hardware: str, had: Sequence[_Past], host: str) -> tuple[Outcome, str] | None:
     """Less than the node had before on this host. Another host is another machine."""
-    count = _counts(hardware)
+    count = counts(hardware)
     for past in reversed(had):
         lost = [
             f"{count.get(part, 0):g} of {before:g} {part}"
-            for part, before in _counts(past.hardware).items() if count.get(part, 0) < before
+            for part, before in counts(past.hardware).items() if count.get(part, 0) < before
         ]  # fmt: skip
         if lost and (not past.host or not host or past.host == host):
             text = f"has {', '.join(lost)}: its hardware was {past.hardware} {past.when}, and is {hardware}"
@@ -126,7 +126,7 @@ def _own(hardware: str) -> str:
     return _LAYOUT.sub("", hardware)
 
 
-def _counts(hardware: str) -> dict[str, float]:
+def counts(hardware: str) -> dict[str, float]:
     """What a node has of each part, from the description that ``hardware_key`` makes: GPUs by model, then CPUs, then memory."""
     parts = hardware.split(", ")
     counted = [float(match[1]) for part in parts if (match := _COUNT.fullmatch(part))]

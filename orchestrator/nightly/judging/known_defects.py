@@ -98,11 +98,12 @@ def _unexpected(rule: MetricRule, text: str, node: str | None) -> Judged:
 
 
 def expect_failures_of(nodes: frozenset[str], findings: Sequence[Judged]) -> list[Judged]:
-    """A node in quarantine is probed, so that its repair shows; that it is still bad fails no further night."""
+    """A node in quarantine is probed, so that its repair shows; that it is still bad, or a link of it, fails no further night."""
 
     def is_expected(judged: Judged) -> bool:
-        names = nodes_of(judged.finding.node or "")
-        return judged.state in ("fail", "warn") and bool(names) and set(names) <= nodes
+        names = set(nodes_of(judged.finding.node or ""))
+        is_known = bool(names & nodes) if len(names) > 1 else bool(names) and names <= nodes
+        return judged.state in ("fail", "warn") and is_known
 
     return [
         dataclasses.replace(judged, state="xfail", ticket=QUARANTINE) if is_expected(judged) else judged

@@ -5,15 +5,17 @@ The same night, history and baselines give the same judgement. Only nights befor
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ...model.events import ProbeDone
 from ...store import bundle, paths
-from .. import bundle_records, identity, night_files
+from .. import bundle_records, classes, identity, levels, night_files
 from .. import rows as night_rows
 from ..baselines import Baseline
+from ..classes import MetricClass
 from ..culprits import quarantine
 from ..gates import digests
 from ..gates.finding import Finding
@@ -21,7 +23,7 @@ from ..gates.nights import Key, Record
 from ..night_judgement import Judged, NightJudgement
 from ..run_record import RunRecord, exempt, nodes_of
 from ..suite import RUNS, Night, Row
-from . import conclusion, figures, floors, hardware, known_defects, metrics, parts
+from . import cells, conclusion, figures, floors, hardware, known_defects, metrics, parts
 from .figures import NODE_PROBE, Series
 
 RUN, SPARE, NODE = "run", "spare", "node"
@@ -39,10 +41,12 @@ def judge(
     baselines: Iterable[Baseline] = (),
     quarantined: Iterable[str] = (),
     earlier: Iterable[NightJudgement] = (),
+    known: Sequence[MetricClass] = (),
 ) -> NightJudgement:
     """``history``: records of recorded nights of the bed. ``quarantined``: nodes whose failures are expected, and which are no
     reference for other nodes. ``earlier``: judgements of the last recorded nights before this one, for the nodes that tickets
-    cover. Raises UsageError and TornBundleError for a night that cannot be read.
+    cover. ``known``: the classes of metrics, those that ccbed ships where none are given. Raises UsageError and TornBundleError for a
+    night that cannot be read.
 
     A bundle that cannot be read is a note, and its row a finding.
     """
@@ -59,7 +63,7 @@ def judge(
         *_judge_rows(rows, {record.run: record for _, record in runs}),
         *_judge_floors(night, rows, series),
         *(judged for baseline in baselines for judged in floors.judge_baseline(baseline, tonight)),
-        *_judge_series(night, number, tonight, groups, quarantined),
+        *_judge_series(night, directory, number, tonight, groups, quarantined, known or classes.read()),
         *hardware.judge(
             series, past, night.all_hosts, [baseline.hardware for baseline in baselines if baseline.floors]
         ),
@@ -70,6 +74,7 @@ def judge(
     findings = known_defects.expect_failures_of(quarantined, findings)
     return conclusion.conclude(
         rows, tuple(findings), earlier=_earlier(series, groups), fail_on=night.fail_on,
+        night=f"night {night.number}" if night.number else "this night",
         notes=(
             *notes, *_notes_on_spares(directory), *_unused(history, night), *_notes(night, runs, past),
             *floors.notes_on(baselines, tonight),
@@ -105,7 +110,7 @@ def read_runs(
         except paths.TornBundleError as error:
             notes.append(f"{row.run} is left out: {'; '.join(error.problems)}")
             continue
-        runs.append((row.cell, nodes.run(record)))
+        runs.append((row.cell, nodes.run(dataclasses.replace(record, again=bool(row.again)))))
         notes += [f"{row.cell}: {note}" for note in record.notes]
     return runs, tuple(dict.fromkeys(notes))
 
@@ -174,26 +179,42 @@ def _judge_floors(night: Night, rows: Iterable[Row], series: Mapping[tuple[str, 
 
 def _judge_series(
     night: Night,
+    directory: Path,
     number: int,
     tonight: floors.Tonight,
     groups: Mapping[tuple[str, Key], Sequence[Record]],
     quarantined: Collection[str],
+    known: Sequence[MetricClass],
 ) -> Iterator[Judged]:
     series = tonight.series
     rules = {cell.name: cell.rules for cell in night.suite.cells}
+    accepted = [level for level in levels.read(directory.parent, night.bed) if level.night < number]
+    subjects: list[cells.Subject] = []
     for (name, key), entry in series.items():
         named = [rule for cell in entry.cells for rule in rules.get(cell, ()) if floors.matches(rule, name)]
         if not (figures.is_judged(name, key) or named):
             continue
         past = groups.get((name, key), ())
         minimum = max((rule.minimum_absolute for rule in named), default=0.0)
-        judged, known, reason = parts.between_hosts(entry, past)
+        judged, comparable, reason = parts.between_hosts(entry, past)
         if reason:
-            yield from metrics.not_judged(judged, reason)
+            yield metrics.not_judged(judged, reason)
         if judged.values:
-            yield from metrics.judge(judged, known, number, night.started, minimum, quarantined)
+            subject, findings = metrics.sort(
+                judged, comparable, classes.of(name, known), accepted, minimum, quarantined
+            )
+            yield from findings
+            subjects += [subject] if subject else []
         if name == parts.LINK:
-            yield from parts.judge_pairs(entry, past, number, night.started, quarantined)
+            yield from parts.judge_pairs(entry, past, quarantined)
+    stolen = [
+        record for (name, _), entry in series.items() if name == cells.STOLEN
+        for record in (*groups.get((name, entry.key), ()), *entry.records(number, night.started))
+    ]  # fmt: skip
+    about = cells.Tonight(
+        number=number, date=night.started, levels=accepted, apart=quarantined, busy=cells.busy(stolen)
+    )  # fmt: skip
+    yield from cells.judge(subjects, about)
     measured = {key: entry for (_, key), entry in series.items()}
     for (name, key), past in groups.items():
         may_lack = key.hardware in tonight.hardware and not tonight.can_have(key.hardware, name)

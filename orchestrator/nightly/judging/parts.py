@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import statistics
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ..gates import deviations, nights, pairs
+from ..gates import pairs
 from ..gates.nights import Record
+from ..judge import REFERENCE_NIGHTS
 from ..night_judgement import Judged
 from .figures import Series
 from .known_defects import QUARANTINE
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
 
 #: The directions of links with a rate: the time of a byte.
 LINK = "link beta"
+#: Earlier nights that show what is usual for a direction.
+LEAST_NIGHTS = 3
 
 
 def between_hosts(series: Series, past: Sequence[Record]) -> tuple[Series, list[Record], str]:
@@ -38,9 +43,7 @@ def between_hosts(series: Series, past: Sequence[Record]) -> tuple[Series, list[
     return dataclasses.replace(series, values=values), [record for record in past if not is_inside(record.node)], reason
 
 
-def judge_pairs(
-    series: Series, past: Sequence[Record], night: int, date: str, quarantined: Collection[str] = ()
-) -> Iterator[Judged]:
+def judge_pairs(series: Series, past: Sequence[Record], quarantined: Collection[str] = ()) -> Iterator[Judged]:
     """The culprits of all directions between healthy nodes; and, as an expected defect, those with the nodes in quarantine."""
     healthy = {
         label: values for label, values in series.values.items()
@@ -48,9 +51,9 @@ def judge_pairs(
     }  # fmt: skip
     if healthy:
         participants = series.participants.difference(quarantined)
-        yield _solve(dataclasses.replace(series, values=healthy, participants=participants), past, night, date)
+        yield _solve(dataclasses.replace(series, values=healthy, participants=participants), past)
     if len(healthy) < len(series.values):
-        judged = _solve(series, past, night, date)
+        judged = _solve(series, past)
         finding = dataclasses.replace(
             judged.finding, text=f"with {', '.join(sorted(quarantined))}, in quarantine: {judged.finding.text}"
         )
@@ -61,24 +64,26 @@ def judge_pairs(
         )  # fmt: skip
 
 
-def _solve(series: Series, past: Sequence[Record], night: int, date: str) -> Judged:
+def _solve(series: Series, past: Sequence[Record]) -> Judged:
     """The culprits of all directions that were measured, against their usual rates where earlier nights show those of most."""
     import numpy as np
 
-    definition = series.metric.unit, series.metric.better
-    past = [record for record in past if (record.metric.unit, record.metric.better) == definition]
-    panel = nights.build_panel([*past, *series.records(night, date)], series.metric.name, series.key, tonight=night)
+    definition, sign = (series.metric.unit, series.metric.better), -series.metric.sign
+    earlier: dict[str, list[float]] = {}
+    for record in past:
+        values = [value for value in record.values if value > 0]
+        if values and (record.metric.unit, record.metric.better) == definition:
+            earlier.setdefault(record.node, []).append(statistics.median(values))
     ends = {label: label.split("->") for label in series.values}
     nodes = _nodes(series, ends.values())
-    rates = np.full((len(nodes), len(nodes), panel.values.shape[2]), np.nan)
+    rates = np.full((len(nodes), len(nodes), max(1, *map(len, series.values.values()))), np.nan)
     usual = np.full((len(nodes), len(nodes)), np.nan)
     for label, (sender, receiver) in ends.items():
-        history = panel.values[:, panel.nodes.index(label)]
         cell = nodes.index(sender), nodes.index(receiver)
-        rates[cell] = history[-1] ** (-panel.metric.sign)
-        known = history[: -deviations.GAP][-deviations.WINDOW :]
-        if np.sum(~np.isnan(known).all(axis=1)) >= deviations.LEAST_NIGHTS:
-            usual[cell] = np.nanmedian(known) ** (-panel.metric.sign)
+        values = series.values[label]
+        rates[cell][: len(values)] = [value**sign if value > 0 else math.nan for value in values]
+        if len(earlier.get(label, ())) >= LEAST_NIGHTS:
+            usual[cell] = statistics.median(earlier[label][:REFERENCE_NIGHTS]) ** sign
     groups = {node: series.leaves.get(node.partition(":")[0], "") for node in nodes}
     hosts = {node: series.link_hosts.get(name := node.partition(":")[0], name) for node in nodes}
     is_measured = ~np.isnan(rates).all(axis=2)

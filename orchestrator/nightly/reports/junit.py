@@ -1,4 +1,4 @@
-"""JUnit XML of a night: a suite for each cell, a case for each repeat and each metric, and one for the night itself."""
+"""JUnit XML of a night: a suite for each trial with its repeats, one for each metric with its nodes, one for the night itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from ...reports.junit import clean
 from .. import rows
 from ..night_judgement import Judged
 from ..suite import Row
-from .night_report import FINDING_ORDER, NightReport, cells, worst
+from .night_report import NightReport, cells
+from .table import ORDER
 
 _ROW_TAGS = {
     "failed": "failure", "error": "error", "unfinished": "failure", "unknown": "error", "skipped": "skipped", "not run": "skipped"
@@ -35,17 +36,17 @@ def render(report: NightReport) -> bytes:
     """``junit.xml``. Its suites are as red as the exit code of the night."""
     root = ET.Element("testsuites", name=clean(report.night.name))
     _suite(root, report, "night", [_night(report)])
-    metrics: dict[str, dict[str, list[Judged]]] = {}
-    for judged in report.gate_findings():
-        metrics.setdefault(judged.cell, {}).setdefault(judged.finding.metric or judged.finding.gate, []).append(judged)
     for cell in cells(report):
         repeats = [_repeat(row, report) for row in cell.rows]
         if not repeats:
             repeats = [Case(name="run", tag="skipped", type="not run", message="the night has no row of this cell")]
-        of_cell = metrics.pop(cell.cell, {})
-        _suite(root, report, cell.cell, [*repeats, *(_metric(name, judged) for name, judged in of_cell.items())])
-    for name, of_cell in metrics.items():
-        _suite(root, report, name or "fleet", [_metric(metric, judged) for metric, judged in of_cell.items()])
+        _suite(root, report, cell.cell, repeats)
+    metrics: dict[str, dict[str, list[Judged]]] = {}
+    for judged in report.gate_findings():
+        name = f"{judged.cell}: {judged.finding.metric}" if judged.finding.metric else judged.finding.gate
+        metrics.setdefault(name, {}).setdefault(judged.finding.node or "all nodes", []).append(judged)
+    for name, nodes in metrics.items():
+        _suite(root, report, name, [_figure(node, judged) for node, judged in nodes.items()])
     ET.indent(root)
     content: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
     return content + b"\n"
@@ -61,32 +62,21 @@ def _night(report: NightReport) -> Case:
 def _repeat(row: Row, report: NightReport) -> Case:
     text = f"run: {report.directory}/runs/{row.run}" if row.run else "no bundle"
     tag = "skipped" if rows.node(row) else _ROW_TAGS.get(row.state, "")
+    again = f", again on {row.again}" if row.again else ""
     return Case(
-        name=f"repeat {row.repeat + 1}", tag=tag, type=row.state, message=row.reason or row.state,
+        name=f"repeat {row.repeat + 1}{again}", tag=tag, type=row.state, message=row.reason or row.state,
         text=text, duration_s=row.duration_s,
     )  # fmt: skip
 
 
-def _metric(name: str, judged: Iterable[Judged]) -> Case:
-    """The worst state over nodes and gates.
-
-    A gate that has no history yet does not count: its finding stands in the output. Without another one the case is skipped.
-    """
-    ranked = sorted(judged, key=lambda entry: FINDING_ORDER.index(entry.state))
-    known = [entry for entry in ranked if entry.is_counted] or ranked
-    state = worst((entry.state for entry in known), FINDING_ORDER)
-    decisive = [entry for entry in known if entry.state == state]
-    first = decisive[0]
-    gates = ", ".join(dict.fromkeys(entry.finding.gate for entry in known))
-    message = f"{gates}: {first.finding.text}" if state == "pass" else first.finding.text
-    message += f" (and {len(decisive) - 1} more)" if len(decisive) > 1 else ""
-    if first.ticket:
-        message = f"{first.ticket}: {message}"
-    text = "\n".join(
-        f"{entry.state} {entry.finding.gate}: {entry.finding.text}" for entry in ranked if entry.state != "pass"
-    )
-    tag = _FINDING_TAGS.get(state, "") if first.is_counted else "skipped"
-    return Case(name=f"metric {name}", tag=tag, type=state, message=message, text=text)
+def _figure(node: str, judged: Iterable[Judged]) -> Case:
+    """A metric of a node: the worst of its findings. One that does not count is skipped."""
+    ranked = sorted(judged, key=lambda entry: (not entry.is_counted, ORDER.index(entry.state)))
+    first = ranked[0]
+    message = f"{first.ticket}: {first.finding.text}" if first.ticket else first.finding.text
+    text = "\n".join(f"{entry.state} {entry.finding.gate}: {entry.finding.text}" for entry in ranked[1:])
+    tag = _FINDING_TAGS.get(first.state, "") if first.is_counted else "skipped"
+    return Case(name=node, tag=tag, type=first.state, message=message, text=text)
 
 
 def _suite(root: ET.Element, report: NightReport, name: str, cases: list[Case]) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from ...reports.metrics import Gauge, known_gauge, text
 from ..night_judgement import Judged
-from .night_report import FINDING_ORDER, ROW_ORDER, NightReport, cells, worst
+from .night_report import ROW_ORDER, NightReport, cells, worst
+from .table import ORDER
 
 OUTCOMES = {"pass": 0, "fail": 1, "unknown": 2, "warn": 3, "xfail": 4, "xpass": 5}
 _STATES = ", ".join(f"{number} {state}" for state, number in OUTCOMES.items())
@@ -69,7 +69,7 @@ def _findings(report: NightReport) -> list[tuple[Mapping[str, str], float]]:
     return [
         ({"gate": gate, "state": state}, float(of_gate.count(state)))
         for gate, of_gate in states.items()
-        for state in FINDING_ORDER
+        for state in ORDER
     ]
 
 
@@ -88,20 +88,12 @@ def _labels(names: tuple[str, str, str, str]) -> Mapping[str, str]:
 
 
 def _values(report: NightReport) -> list[tuple[Mapping[str, str], float]]:
-    """Of the records; a casual night has only the values of its findings. A value that is not unique is not known."""
-    cells = report.judged_metrics()
-    values: dict[tuple[str, str, str, str], set[float]] = {}
-    for record in report.records:
-        finite = [value for value in record.values if math.isfinite(value)]
-        if report.night.recorded and record.night == report.night.number and finite:
-            cell = cells.get((record.metric.name, record.key))
-            if cell is not None:
-                names = cell, record.metric.name, record.node, record.metric.unit
-                values.setdefault(names, set()).add(statistics.median(finite))
-    for names, group in _series(report.judgement.findings).items():
-        known = {judged.value for judged in group if judged.value is not None and math.isfinite(judged.value)}
-        values.setdefault(names, known)
-    return [(_labels(names), unique.pop()) for names, unique in values.items() if len(unique) == 1]
+    """A value that is not unique is not known."""
+    values = (
+        (names, {judged.value for judged in group if judged.value is not None and math.isfinite(judged.value)})
+        for names, group in _series(report.judgement.findings).items()
+    )
+    return [(_labels(names), unique.pop()) for names, unique in values if len(unique) == 1]
 
 
 def _states(findings: Iterable[Judged]) -> list[tuple[Mapping[str, str], float]]:
@@ -113,7 +105,7 @@ def _states(findings: Iterable[Judged]) -> list[tuple[Mapping[str, str], float]]
     return [
         (
             dict(zip(("cell", "metric", "node", "gate"), names, strict=True)),
-            float(OUTCOMES[worst(states, FINDING_ORDER)]),
+            float(OUTCOMES[worst(states, ORDER)]),
         )
         for names, states in groups.items()
     ]

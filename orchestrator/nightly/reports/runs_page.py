@@ -16,15 +16,12 @@ from markupsafe import Markup
 
 from ...core.verdict.sentence import count, seconds
 from ...model.frozen import dataclass
-from ..judging.figures import is_judged
 from . import page, trends
 
 if TYPE_CHECKING:
-    from ..index.entries import NightEntry, RunEntry, Trend
+    from ..index.entries import NightEntry, RunEntry
 
 FILE = "index.html"
-#: Elements of the pictures of metrics.
-ELEMENTS = 2200
 #: Nights and trials with a row, the newest and the most frequent ones; values of a picture.
 NIGHTS, TRIALS, VALUES = 14, 60, 60
 #: In the name of a directory of repeated runs or of a sweep, which the index lists beside the nights.
@@ -52,8 +49,7 @@ class TrialRuns:
 
 
 def render(
-    directory: Path, runs: Sequence[RunEntry], nights: Sequence[NightEntry] = (), metrics: Sequence[Trend] = (),
-    notes: Iterable[str] = (),
+    directory: Path, runs: Sequence[RunEntry], nights: Sequence[NightEntry] = (), notes: Iterable[str] = ()
 ) -> bytes:  # fmt: skip
     """A page to be written into ``directory``, the directory of the runs. ``runs`` and ``nights``: oldest first."""
     by_trial: dict[str, list[RunEntry]] = {}
@@ -62,9 +58,6 @@ def render(
     groups = [entry for entry in nights if _REPEATS.search(entry.name)]
     nights = [entry for entry in nights if not _REPEATS.search(entry.name)]
     most = sorted(by_trial.items(), key=lambda item: (-len(item[1]), item[0]))
-    judged = (metric for metric in metrics if is_judged(metric.metric.name, metric.key))
-    drawn = [trend for metric in judged if (trend := from_index(metric)) is not None]
-    pictures = list(trends.pictures(drawn, ELEMENTS))
     values: Mapping[str, Any] = {
         "title": f"{count(len(runs), 'run')}" + (f", {count(len(nights), 'night')}" if nights else ""),
         "directory": str(directory),
@@ -77,8 +70,6 @@ def render(
         "trials": [_trial(name, of_trial, index) for index, (name, of_trial) in enumerate(most[:TRIALS])],
         "more_trials": max(0, len(most) - TRIALS),
         "most": VALUES,
-        "trends": pictures,
-        "more_trends": len(drawn) - len(pictures),
         "data": as_script(table(directory, runs, nights)),
         "notes": tuple(notes),
     }
@@ -166,24 +157,3 @@ def _series(label: str, values: Iterable[float | None], identity: str, trial: st
     title = f"{label} of {trial}: the newest {len(shown)} of {count(len(known), 'run')}"
     picture = trends.sparkline(shown, identity, title) if len(shown) > 1 else Markup()
     return Series(label=label, median=median, picture=picture)
-
-
-def from_index(metric: Trend) -> trends.Trend | None:
-    """A trend of the index as a picture shows it; None with fewer than two nights that have a value."""
-    by_night: dict[int, dict[str, float]] = {}
-    dates: dict[int, str] = {}
-    for point in metric.points:
-        dates[point.night] = point.date
-        by_night.setdefault(point.night, {})
-        if point.value is not None:
-            by_night[point.night][point.node] = point.value
-    numbers = sorted(by_night)[-trends.NIGHTS :]
-    if sum(bool(by_night[number]) for number in numbers) < 2:
-        return None
-    return trends.Trend(
-        metric=metric.metric, key=metric.key, cell=f"{metric.trial} on {metric.bed}", state="",
-        nights=tuple(dates[number] or f"night {number}" for number in numbers),
-        fleet=tuple(trends.measure_span(by_night[number].values()) for number in numbers),
-        parts=len({node for number in numbers for node in by_night[number]}), lines={}, is_tonight=False,
-        noun=trends.noun([by_night[number] for number in numbers]),
-    )  # fmt: skip

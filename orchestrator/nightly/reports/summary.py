@@ -1,33 +1,51 @@
-"""Twenty lines of Markdown for a chat or a mail: the verdict, failures, culprits, changes, and where the report lies."""
+"""Twenty lines of Markdown for a chat or a mail: the verdict, the table of what moved, trials that did not pass, and what to do next."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
 from ...reports.summary import cell, code
-from .changes import changes
-from .night_report import NightReport, cells, culprits
+from .next_step import next_step
+from .night_report import NightReport, cells
+from .table import Table, columns, head, table
 
 LINES = 20
-#: Lines of each list; the rest is counted.
-FAILED_ROWS, CULPRITS, CHANGES = 3, 4, 3
+#: Metrics of the table, and nodes; trials that did not pass.
+METRICS, NODES, FAILED_ROWS = 6, 6, 3
 #: Characters of a line.
 WIDTH = 240
 
 
 def render(report: NightReport) -> bytes:
     night, judgement = report.night, report.judgement
+    shown = table(night, judgement)
+    step = next_step(night, judgement, report.directory)
     lines = [
         f"# {judgement.word.upper()}: {cell(judgement.sentence)}",
-        f"{cell(night.suite.name)} on bed {cell(night.bed)}, {cell(night.started)}, "
-        + (f"night {night.number}" if night.recorded else "not recorded"),
+        cell(head(night, judgement, shown)),
+        *_table(shown),
+        *([cell(shown.rest)] if shown.rest else []),
         *_list("Not passed", _rows(report), FAILED_ROWS),
-        *_list("Culprits and suspects", _culprits(report), CULPRITS),
-        *_list("Changed", (f"{change.kind}: {change.text}" for change in changes(report)), CHANGES),
         "",
+        *([f"Next: {code(step)}"] if step else []),
         f"Report: {code(f'{report.directory}/report/index.html')}",
     ]
     return ("\n".join(lines[:LINES]) + "\n").encode(errors="replace")
+
+
+def _table(shown: Table) -> Iterator[str]:
+    lines = shown.shown[:METRICS]
+    if not lines:
+        return
+    names = tuple(columns(shown, lines, NODES))
+    yield ""
+    yield f"| | {' | '.join(map(cell, names))} | limit | reference | |"
+    yield "|---" * (len(names) + 4) + "|"
+    for line in lines:
+        changes = (line.cells[name].change if name in line.cells else "" for name in names)
+        texts = (line.metric, *changes, line.limit, line.reference, "; ".join(line.notes))
+        yield f"| {' | '.join(cell(_cut(text)) for text in texts)} |"
+    yield ""
 
 
 def _rows(report: NightReport) -> Iterator[str]:
@@ -36,12 +54,6 @@ def _rows(report: NightReport) -> Iterator[str]:
             bad = sum(repeat.state not in ("passed", "skipped") for repeat in row.rows)
             how_many = f" ({bad} of {len(row.rows)} repeats)" if len(row.rows) > 1 else ""
             yield f"{row.cell}: {row.state}{how_many}" + (f": {row.reasons[0]}" if row.reasons else "")
-
-
-def _culprits(report: NightReport) -> Iterator[str]:
-    for part in culprits(report):
-        since = f", since {part.since}" if part.since else ""
-        yield f"{part.state} {part.name}{since}: {part.findings[0].finding.text}"
 
 
 def _list(title: str, texts: Iterable[str], most: int) -> list[str]:

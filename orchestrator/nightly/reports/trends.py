@@ -10,15 +10,14 @@ from markupsafe import Markup
 
 from ...model.frozen import dataclass
 from ...reports.page import svg
-from ..gates.nights import Key, Metric, Record
-from .night_report import FINDING_ORDER, NightReport, quantity, worst
+from ..gates.nights import Key, Metric
+from ..night_judgement import Judged
+from . import units
+from .night_report import NightReport
+from .table import ORDER
 
-#: Nights of a trend, the newest ones.
-NIGHTS = 30
-#: Nodes with a line of their own: those with the worst findings.
-NODES = 4
-#: Pictures of a page, and the elements of one without its hover values.
-PICTURES, FRAME = 60, 28
+#: Nights of a trend, the newest ones; nodes with a line of their own, those with the worst findings; pictures of a page.
+NIGHTS, NODES, PICTURES = 30, 4, 12
 WIDTH, HEIGHT, MARGIN = 360.0, 84.0, 7.0
 
 #: A value -> its height in the picture.
@@ -29,100 +28,55 @@ Scale = Callable[[float], float]
 class Trend:
     """A metric under one key. ``fleet``: (low, median, high) of its nodes in each night, None where none was measured.
 
-    ``lines``: node -> its values. ``state``: the worst of tonight's findings on it. ``is_tonight``: whether the last night is this one.
+    ``lines``: node -> its values; ``state``: the worst of tonight's findings on it.
     """
 
     metric: Metric
-    key: Key
     cell: str
     state: str
     nights: tuple[str, ...]
     fleet: tuple[tuple[float, float, float] | None, ...]
-    parts: int
     lines: Mapping[str, tuple[float | None, ...]]
-    is_tonight: bool
-    noun: str = "node"
 
 
 def trends(report: NightReport) -> tuple[Trend, ...]:
-    """Those with findings first. A metric has a picture if a gate read it."""
-    cells = report.judged_metrics()
-    groups: dict[tuple[str, Key], list[Record]] = {}
-    for record in report.records:
-        if (record.metric.name, record.key) in cells:
-            groups.setdefault((record.metric.name, record.key), []).append(record)
-    judged: dict[tuple[str, Key], list[tuple[str, str]]] = {}
-    for entry in report.judgement.findings:
-        if entry.key is not None:
-            judged.setdefault((entry.finding.metric, entry.key), []).append((entry.state, entry.finding.node or ""))
-    drawn = [
-        trend for name, records in groups.items()
-        if (trend := _trend(report, records, judged.get(name, []), cells[name])) is not None
-    ]  # fmt: skip
-    return tuple(sorted(drawn, key=lambda trend: (_rank(trend.state), trend.cell, trend.metric.name)))
+    """Of metrics that moved, worst first: those with a finding that is no pass."""
+    moved: dict[tuple[str, Key], list[Judged]] = {}
+    judged_cells = (*report.judgement.fleet, *report.judgement.cells)
+    for judged in sorted(judged_cells, key=lambda judged: ORDER.index(judged.state)):
+        if judged.state != "pass" and judged.key is not None:
+            moved.setdefault((judged.finding.metric, judged.key), []).append(judged)
+    drawn = (_trend(report, name, found) for name, found in moved.items())
+    return tuple(trend for trend in drawn if trend is not None)[:PICTURES]
 
 
-def _rank(state: str) -> int:
-    return FINDING_ORDER.index(state) if state in FINDING_ORDER else len(FINDING_ORDER)
-
-
-def _trend(
-    report: NightReport, records: Sequence[Record], judged: Sequence[tuple[str, str]], cell: str
-) -> Trend | None:
-    values = _by_night(records, report)
-    if not values:
-        return None
-    recorded = {record.night for record in report.records} | ({report.night.number} if report.night.recorded else set())
-    numbers = sorted(number for number in recorded | values.keys() if number >= min(values))[-NIGHTS:]
-    dates = {record.night: record.date for record in records}
-    marked = sorted(((state, node) for state, node in judged if node and state in ("fail", "xpass", "warn", "xfail")),
-                    key=lambda entry: (_rank(entry[0]), entry[1]))  # fmt: skip
-    nodes = tuple(dict.fromkeys(node for _, node in marked))[:NODES]
-    by_night = [values.get(number, {}) for number in numbers]
-    return Trend(
-        metric=records[-1].metric, key=records[-1].key, cell=cell, state=worst((state for state, _ in judged), FINDING_ORDER),
-        nights=tuple(_label(number, dates, report) for number in numbers),
-        fleet=tuple(measure_span(of_night.values()) for of_night in by_night),
-        parts=len({node for of_night in by_night for node in of_night}), noun=noun(by_night),
-        lines={node: tuple(of_night.get(node) for of_night in by_night) for node in nodes},
-        is_tonight=numbers[-1] == report.night.number or numbers[-1] not in recorded,
-    )  # fmt: skip
-
-
-def noun(values: Iterable[Mapping[str, float]]) -> str:
-    """What a metric is of: whole runs, nodes, their devices, or directions between two of them."""
-    names = {name for of_night in values for name in of_night}
-    if names == {""}:
-        return "run"
-    if any("->" in name for name in names):
-        return "direction"
-    return "device" if any(":" in name for name in names) else "node"
-
-
-def _label(number: int, dates: Mapping[int, str], report: NightReport) -> str:
-    """A night as people know it. A casual night has no number."""
-    date = dates.get(number) or (report.night.started if number == report.night.number else "")
-    is_casual = not date and number > max(record.night for record in report.records)
-    return report.night.started if is_casual else date or f"night {number}"
-
-
-def _by_night(records: Sequence[Record], report: NightReport) -> dict[int, dict[str, float]]:
-    """Night -> node -> median. A casual night has no records: its values are those that were judged."""
+def _trend(report: NightReport, name: tuple[str, Key], judged: Sequence[Judged]) -> Trend | None:
+    """None without an earlier night. A casual night has no records: its values are those that were judged."""
+    records = [record for record in report.records if (record.metric.name, record.key) == name]
     values: dict[int, dict[str, float]] = {}
     for record in records:
         finite = [value for value in record.values if math.isfinite(value)]
         if finite:
             values.setdefault(record.night, {})[record.node] = statistics.median(finite)
-    if not report.night.recorded and values:
-        casual = {
-            entry.finding.node: entry.value
-            for entry in report.judgement.findings
-            if entry.key == records[-1].key and entry.finding.metric == records[-1].metric.name
-            if entry.finding.node and entry.value is not None and math.isfinite(entry.value)
-        }
-        if casual:
-            values[max(record.night for record in report.records) + 1] = casual
-    return values
+    if not values:
+        return None
+    dates = {record.night: record.date for record in records}
+    if not report.night.recorded:
+        tonight = {
+            entry.finding.node: entry.value for entry in report.judgement.cells
+            if (entry.finding.metric, entry.key) == name and entry.finding.node is not None and entry.value is not None
+        }  # fmt: skip
+        number = max(values) + 1
+        values[number], dates[number] = tonight, report.night.started
+    numbers = sorted(values)[-NIGHTS:]
+    by_night = [values[number] for number in numbers]
+    nodes = tuple(dict.fromkeys(entry.finding.node for entry in judged if entry.finding.node))[:NODES]
+    return Trend(
+        metric=records[-1].metric, cell=judged[0].cell, state=judged[0].state,
+        nights=tuple(dates.get(number) or f"night {number}" for number in numbers),
+        fleet=tuple(measure_span(of_night.values()) for of_night in by_night),
+        lines={node: tuple(of_night.get(node) for of_night in by_night) for node in nodes},
+    )  # fmt: skip
 
 
 def measure_span(values: Iterable[float]) -> tuple[float, float, float] | None:
@@ -130,19 +84,8 @@ def measure_span(values: Iterable[float]) -> tuple[float, float, float] | None:
     return (min(finite), statistics.median(finite), max(finite)) if finite else None
 
 
-def pictures(shown: Sequence[Trend], elements: int) -> Iterator[tuple[Trend, Markup]]:
-    """As many as fit into so many elements. Those without a finding come last; they lose their hover values first."""
-    for index, trend in enumerate(shown[:PICTURES]):
-        left = elements - FRAME * min(PICTURES, len(shown) - index)
-        has_values = left >= 2 * len(trend.nights)
-        elements -= FRAME + (2 * len(trend.nights) if has_values else 0)
-        if elements < 0:
-            return
-        yield trend, draw(trend, f"trend{index}", has_values=has_values)
-
-
-def draw(trend: Trend, name: str, *, has_values: bool = True) -> Markup:
-    """``has_values``: a strip over each night shows its values while the pointer is on it."""
+def draw(trend: Trend, name: str) -> Markup:
+    """A strip over each night shows its values while the pointer is on it. The last night is this one."""
     numbers = [value for span in trend.fleet if span for value in span]
     numbers += [value for line in trend.lines.values() for value in line if value is not None]
     low, high = min(numbers), max(numbers)
@@ -157,16 +100,13 @@ def draw(trend: Trend, name: str, *, has_values: bool = True) -> Markup:
     shapes = [*_band(trend, x, y), *_line([span[1] if span else None for span in trend.fleet], x, y, "fleet")]
     for number, line in enumerate(trend.lines.values()):
         shapes += _line(line, x, y, f"node c{number}")
-    if trend.is_tonight:
-        shapes.append(svg.line(x[-1], 0.0, x[-1], HEIGHT, "tonight"))
-        shapes += _points(trend, x[-1], y)
-    if has_values:
-        shapes += [
-            svg.element("rect", svg.element("title", describe(trend, index)), x=at - step / 2, y=0, width=step,
-                        height=HEIGHT, class_="hit")
-            for index, at in enumerate(x)
-        ]  # fmt: skip
-    title = f"{trend.metric.name} over {len(trend.nights)} nights"
+    shapes += [svg.line(x[-1], 0.0, x[-1], HEIGHT, "tonight"), *_points(trend, x[-1], y)]
+    shapes += [
+        svg.element("rect", svg.element("title", describe(trend, index)), x=at - step / 2, y=0, width=step,
+                    height=HEIGHT, class_="hit")
+        for index, at in enumerate(x)
+    ]  # fmt: skip
+    title = f"{units.name(trend.metric.name)} over {len(trend.nights)} nights"
     return svg.element(
         "svg", svg.element("title", title, id=f"{name}-t"), svg.element("desc", describe(trend, -1), id=f"{name}-d"), *shapes,
         xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", class_="spark", role="img",
@@ -193,11 +133,11 @@ def describe(trend: Trend, index: int) -> str:
     text = f"{trend.nights[index]}: "
     if span is None:
         return f"{text}not measured"
-    low, median, high = (quantity(value, unit) for value in span)
+    low, median, high = (units.quantity(value, unit) for value in span)
     text += median + (f", {low} to {high}" if low != high else "")
     values = ((node, line[index]) for node, line in trend.lines.items())
     return text + "".join(
-        f"; {node} {'not measured' if value is None else quantity(value, unit)}" for node, value in values
+        f"; {node} {'not measured' if value is None else units.quantity(value, unit)}" for node, value in values
     )
 
 

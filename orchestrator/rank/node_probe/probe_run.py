@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 from ...model.events import ProbeDone
+from . import machine_load
 from .results import Fact, Missing, Node, collect
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def _collect(node: Node, name: str, probe: Any) -> ProbeDone:
         if node.local_rank and not (is_collective or getattr(probe, "PER_RANK", False)):
             yield Missing(name=name, reason="measured by the first rank of the node")
         else:
-            yield from probe.measure(node)
+            yield from machine_load.beside(node, probe.measure(node))
 
     return collect(node, name, results(), time.monotonic)
 

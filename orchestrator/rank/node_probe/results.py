@@ -63,7 +63,7 @@ class Node:
     """The node of a rank. ``sharers``: the ranks on the same host, in order; ``local_rank``: of the rank in its node.
 
     ``directory``: in the node's own directory; ``shared``: in the directory of checkpoints. ``load_nvml``: the module pynvml,
-    initialised; raises OSError where it is not usable. ``system``: the root of /proc and /sys.
+    initialised; raises OSError where it is not usable. ``system``: the root of /proc and /sys. ``is_quick``: without what takes minutes.
     """
 
     params: ProbeParams
@@ -77,6 +77,7 @@ class Node:
     sharers: tuple[int, ...]
     load_nvml: Callable[[], Any]
     system: Path = Path("/")
+    is_quick: bool = False
 
     @property
     def has_gpu(self) -> bool:

@@ -1,4 +1,4 @@
-"""Frequency of the CPU under load, throttling by heat and by the node's CPU limit, and time stolen by a hypervisor."""
+"""Frequency of the CPU under load, and throttling by heat and by the node's CPU limit."""
 
 from __future__ import annotations
 
@@ -59,12 +59,9 @@ def _counters(system: Path) -> dict[str, float | None]:
     """Since boot; None where the kernel does not report it."""
     heat = map(recorder.read, (system / _CPUS).glob("cpu[0-9]*/thermal_throttle/core_throttle_count"))
     known = [float(text) for text in heat if text.strip().isdigit()]
-    times = [float(text) for text in recorder.read(system / "proc/stat").partition("\n")[0].split()[1:9]]
     return {
         "cpu throttled by heat": sum(known) if known else None,
         "cpu throttled by its limit": run_gaps.cpu_statistics(system).get("nr_throttled"),
-        "stolen": times[7] if len(times) == 8 else None,
-        "total": sum(times) if len(times) == 8 else None,
     }
 
 
@@ -75,9 +72,3 @@ def _differences(before: dict[str, float | None], after: dict[str, float | None]
             yield Missing(name=name, reason="the kernel does not report it")
             continue
         yield ProbeFigure(name=name, unit="count", better="lower", values=(last - first,))
-    spans = [(before[name], after[name]) for name in ("stolen", "total")]
-    (stolen, total) = (None if a is None or b is None else b - a for a, b in spans)
-    if stolen is None or not total:
-        yield Missing(name="cpu stolen", reason="/proc/stat does not show it")
-    else:
-        yield ProbeFigure(name="cpu stolen", unit="1", better="lower", values=(stolen / total,))

@@ -37,7 +37,8 @@ def measure(node: Node) -> Iterator[Result]:
     yield Missing(name="gpu XID", reason=_NOT_READABLE)
     for index in range(count):
         yield from _gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(index), f"gpu{index}")
-    yield from diagnose()
+    if not node.is_quick:
+        yield from diagnose()
 
 
 def _gpu(nvml: Any, gpu: Any, label: str) -> Iterator[Result]:

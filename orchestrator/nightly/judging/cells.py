@@ -1,0 +1,351 @@
+"""The figures of a night through the judge: arrays are made of records, and sentences of its numbers."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from ...model.frozen import dataclass, field, replace
+from .. import judge as engine
+from ..classes import MetricClass
+from ..gates import robust, suspects
+from ..gates.finding import Finding, Outcome
+from ..gates.nights import Better, Metric, Record
+from ..judge import Compared, percent
+from ..levels import Level
+from ..night_judgement import FLEET, REFERENCE, Judged
+from ..run_record import nodes_of
+from .figures import Series
+
+if TYPE_CHECKING:
+    from ..gates.nights import Flags, Floats
+
+#: The share of a node's time that other users of its host took, from which on its figures say nothing of its hardware.
+BUSY = 0.05
+STOLEN = "cpu stolen"
+#: Where the limit beside equal nodes is wider, that a node is within it says nothing.
+WIDEST = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A metric that is judged: tonight's values, the records of earlier nights with its definition, and its class. ``minimum``: the least
+    difference in its unit that counts.
+    """
+
+    series: Series
+    past: Sequence[Record]
+    kind: MetricClass
+    minimum: float = 0.0
+
+    @property
+    def metric(self) -> Metric:
+        return self.series.metric
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tonight:
+    """``busy``: (night, node) -> why its figures say nothing of its hardware; ``apart``: nodes that are no reference for others."""
+
+    number: int
+    date: str
+    levels: Sequence[Level] = ()
+    apart: Collection[str] = ()
+    busy: Mapping[tuple[int, str], str] = field(default_factory=dict)
+
+
+def busy(records: Iterable[Record]) -> dict[tuple[int, str], str]:
+    """Nights and nodes whose hosts worked for others: (night, node) -> the reason."""
+    return {
+        (record.night, node): f"{statistics.median(record.values):.0%} of the time of its host was taken by others"
+        for record in records
+        if record.metric.name == STOLEN and record.values and statistics.median(record.values) > BUSY
+        for node in nodes_of(record.node)
+    }  # fmt: skip
+
+
+def judge(subjects: Sequence[Subject], tonight: Tonight) -> Iterator[Judged]:
+    """A finding for each figure of a node, and one for each metric of all nodes together."""
+    shapes: dict[str, list[Subject]] = {}
+    for subject in subjects:
+        shapes.setdefault(_shape(next(iter(subject.series.values))), []).append(subject)
+    figures = sum(len(subject.series.values) for subject in subjects)
+    for shape in shapes.values():
+        yield from _Table(shape, tonight, figures).findings()
+
+
+def _shape(label: str) -> Literal["gang", "link", "node"]:
+    return "gang" if not label else "link" if "->" in label else "node"
+
+
+class _Table:
+    """Metrics that the same kind of parts have, as arrays: nights x labels x metrics, slowness in logarithms."""
+
+    def __init__(self, subjects: Sequence[Subject], tonight: Tonight, figures: int) -> None:
+        import numpy as np
+
+        self._subjects, self.tonight = subjects, tonight
+        rows = [
+            (record, column)
+            for column, subject in enumerate(subjects)
+            for record in (*subject.past, *subject.series.records(tonight.number, tonight.date))
+        ]
+        self._nights = sorted({record.night for record, _ in rows} | {tonight.number})
+        self._dates = {record.night: record.date or f"night {record.night}" for record, _ in rows}
+        self.labels = sorted({record.node for record, _ in rows})
+        night_of, label_of = ({key: i for i, key in enumerate(keys)} for keys in (self._nights, self.labels))
+        shape = len(self._nights), len(self.labels), len(subjects)
+        values, second = (
+            np.full((*shape, max(1, *(len(getattr(record, part)) for record, _ in rows))), np.nan)
+            for part in ("values", "again")
+        )
+        self._versions: dict[tuple[int, int], Mapping[str, str]] = {}
+        for record, column in rows:
+            place = night_of[record.night], label_of[record.node]
+            values[(*place, column)] = np.nan
+            values[(*place, column)][: len(record.values)] = record.values
+            if record.again:
+                second[(*place, column)][: len(record.again)] = record.again
+            self._versions[place] = record.suspects
+        sign = np.array([subject.metric.sign for subject in subjects])
+        values, second = _slowness(values, sign), _slowness(second, sign)
+        for night, node in tonight.busy:
+            is_busy = [node in nodes_of(label) for label in self.labels]
+            values[np.ix_(np.array(self._nights) == night, np.array(is_busy))] = np.nan
+        self.values = robust.median(values, axis=3)
+        levels = np.zeros(shape, dtype=bool)
+        for level in tonight.levels:
+            begins = [i for i, number in enumerate(self._nights[:-1]) if number >= level.night]
+            if begins:
+                levels[begins[0]] |= [[level.covers(label, s.metric.name) for s in subjects] for label in self.labels]
+        apart = np.array([not set(nodes_of(label)).isdisjoint(tonight.apart) for label in self.labels])
+        least = np.array([_least(subject) for subject in subjects])
+        self._history = engine.Nights(
+            values=self.values, again=robust.median(second, axis=3), passes=engine.noise(values), levels=levels, apart=apart, least=least,
+            spread=np.array([subject.kind.spread for subject in subjects]),
+            peers=np.array([subject.kind.peers for subject in subjects]), figures=max(figures, 1),
+        )  # fmt: skip
+
+    def findings(self) -> Iterator[Judged]:
+        import numpy as np
+
+        verdicts = list(engine.replay(self._history))
+        last = verdicts[-1]
+        adjusted = np.array([values - verdict.day for values, verdict in zip(self.values, verdicts, strict=True)])
+        limit = engine.slide_limit(self._history, last)
+        slide, slides = engine.slides(_since_levels(adjusted, self._history.levels), limit)
+        for column, subject in enumerate(self._subjects):
+            labels = [i for i, label in enumerate(self.labels) if label in subject.series.values]
+            pair = [i for i in labels if last.nights[i, column] == 0 and not math.isnan(self.values[-1, i, column])]
+            if len(pair) == len(labels) == 2 and _shape(self.labels[0]) == "node":
+                yield from self._two(subject, pair, column)
+            for row in labels:
+                cell = _Cell(self, subject, row, column, verdicts)
+                yield cell.judged(float(slide[row, column]) if slides[row, column] else None)
+            if not math.isnan(last.fleet[column]) and last.fleet_nights[column]:
+                yield self._fleet(subject, last, labels, column)
+
+    def _two(self, subject: Subject, pair: Sequence[int], column: int) -> Iterator[Judged]:
+        """Two nodes that differ on their first night: which one is odd cannot be told."""
+        import numpy as np
+
+        values = [float(self.values[-1, row, column]) for row in pair]
+        chance = engine.FALSE_WARNING / self._history.figures
+        spread = float(engine.student(chance, np.array(engine.CLASS_WEIGHT))) * subject.kind.peers * math.sqrt(2)
+        limit = max(float(self._history.least[column]), spread)
+        if abs(values[0] - values[1]) > limit:
+            slow, fast = (self.labels[pair[i]] for i in ((0, 1) if values[0] > values[1] else (1, 0)))
+            change = percent(abs(values[0] - values[1]), subject.metric.better)
+            text = f"{slow} and {fast} differ: {subject.metric.name} of {slow} is {change:+.1%}; which one is odd cannot be told"
+            finding = Finding(gate=REFERENCE, outcome="warn", metric=subject.metric.name, text=text, culprits=())
+            yield Judged(finding=finding, state="warn", cell=subject.series.cells[0], key=subject.series.key)
+
+    def _fleet(self, subject: Subject, last: engine.Verdict, labels: Sequence[int], column: int) -> Judged:
+        excess, limit = float(last.fleet[column]), float(last.fleet_weak[column])
+        better, name = subject.metric.better, subject.metric.name
+        outcome: Outcome = "fail" if last.fleet_fails[column] else "warn" if last.fleet_warns[column] else "pass"
+        if outcome == "fail" and subject.kind.most == "warn":
+            outcome = "warn"
+        text = f"all {len(labels)} nodes together: {name} {percent(excess, better):+.1%}; {_limit(limit, better)}"
+        changed: tuple[str, ...] = ()
+        if outcome != "pass":
+            counts: dict[str, int] = {}
+            for row in labels:
+                for change in self.changes(row, len(self._nights) - 1):
+                    counts[change] = counts.get(change, 0) + 1
+            changed = tuple(f"{change} on {count} of {len(labels)} nodes" for change, count in sorted(counts.items()))
+            text += f"; changed: {', '.join(changed)}" if changed else "; no recorded version changed"
+        compared = Compared(
+            kind=subject.kind.name, better=better, excess=excess, limit=limit, nights=int(last.fleet_nights[column]),
+        )  # fmt: skip
+        since = self.date(-1) if outcome != "pass" else None
+        finding = Finding(gate=FLEET, outcome=outcome, metric=name, text=text, suspects=changed, since=since)
+        return Judged(
+            finding=finding, state=outcome, cell=subject.series.cells[0], key=subject.series.key, unit=subject.metric.unit,
+            reference=f"the same nodes on {compared.nights} earlier nights", compared=compared,
+            runs=tuple(dict.fromkeys(run for runs in subject.series.runs.values() for run in runs)),
+        )  # fmt: skip
+
+    def date(self, index: int) -> str:
+        return self._dates.get(self._nights[index], f"night {self._nights[index]}")
+
+    def changes(self, row: int, index: int) -> tuple[str, ...]:
+        """Versions of a label that differ between a night and the one before it that measured it."""
+        index %= len(self._nights)
+        before = next((self._versions[i, row] for i in range(index - 1, -1, -1) if (i, row) in self._versions), {})
+        return suspects.changes(before, self._versions.get((index, row), {}))
+
+
+class _Cell:
+    """A figure of a label tonight."""
+
+    def __init__(
+        self, table: _Table, subject: Subject, row: int, column: int, verdicts: Sequence[engine.Verdict]
+    ) -> None:
+        self._table, self._subject, self._verdicts = table, subject, verdicts
+        self._row, self._column, self._last = row, column, verdicts[-1]
+        self._label = table.labels[row]
+
+    def _get(self, values: Any) -> Any:
+        return values[self._row, self._column].item()
+
+    def judged(self, slide: float | None) -> Judged:
+        series, metric, last = self._subject.series, self._subject.metric, self._last
+        compared = self._compared()
+        outcome, text, index = self._say(compared, slide)
+        if outcome == "fail" and self._subject.kind.most == "warn":
+            outcome = "warn"
+        changed = self._table.changes(self._row, index) if index is not None else ()
+        text += f"; changed that night: {', '.join(changed)}" if changed else ""
+        finding = Finding(
+            gate=REFERENCE, outcome=outcome, metric=metric.name, node=self._label, suspects=changed,
+            text=f"{self._label}: {metric.name} {text}" if self._label else f"{metric.name} {text}",
+            since=self._table.date(index) if index is not None else None,
+        )  # fmt: skip
+        values = [value for value in series.values[self._label] if math.isfinite(value)]
+        is_waiting = outcome == "unknown" and not self._reason()
+        return Judged(
+            finding=finding, state=outcome, cell=series.cells[0] if series.cells else "", key=series.key,
+            runs=tuple(dict.fromkeys(series.runs.get(self._label, ()))), value=statistics.median(values) if values else None,
+            unit=metric.unit, reference=self._reference(compared), is_counted=not is_waiting,
+            compared=replace(compared, is_suspect=bool(self._get(last.suspects))),
+        )  # fmt: skip
+
+    def _reason(self) -> str:
+        """Why the figure is unknown although it was measured; empty if it is not."""
+        tonight = self._table.tonight
+        return next(
+            (
+                tonight.busy[tonight.number, node]
+                for node in nodes_of(self._label)
+                if (tonight.number, node) in tonight.busy
+            ),
+            "",
+        )
+
+    def _compared(self) -> Compared:
+        last, metric = self._last, self._subject.metric
+        excess, again, limit = self._get(last.excess), self._get(last.again), self._get(last.limit)
+        is_peer = self._get(last.is_peer)
+        level = self._get(last.reference)
+        nights = [i for i, verdict in enumerate(self._verdicts[:-1]) if verdict.enters[self._row, self._column]]
+        peers = sum(not math.isnan(value) for value in self._table.values[-1, :, self._column].tolist()) - 1
+        used = nights[: self._get(last.nights)] if nights else []
+        return Compared(
+            kind=self._subject.kind.name, better=metric.better, excess=None if math.isnan(excess) else excess,
+            limit=self._get(last.weak) if is_peer else None if math.isnan(excess) else limit,
+            reference=None if math.isnan(level) else math.exp(metric.sign * level), nights=self._get(last.nights),
+            first=self._table.date(used[0]) if used else "", last=self._table.date(used[-1]) if used else "",
+            again=None if math.isnan(again) else again, day=float(last.day[self._column]), peers=peers if is_peer else 0,
+        )  # fmt: skip
+
+    def _reference(self, compared: Compared) -> str:
+        if compared.peers:
+            return f"{compared.peers} equal nodes in the same night"
+        return f"the median of {_nights(compared.nights)}" if compared.nights else ""
+
+    def _say(self, compared: Compared, slide: float | None) -> tuple[Outcome, str, int | None]:
+        """State, sentence, and the night in which it began."""
+        last, better = self._last, compared.better
+        if compared.excess is None:
+            reason = self._reason()
+            return "unknown", f"is not judged: {reason}" if reason else "has no earlier night: reference set", None
+        change = f"{percent(compared.excess, better):+.1%}"
+        again = "not measured again" if compared.again is None else f"again {percent(compared.again, better):+.1%}"
+        limit = _limit(compared.limit or 0.0, better)
+        if compared.peers:
+            is_odd = bool(self._get(last.unresolved))
+            if (compared.limit or 0.0) > WIDEST and not is_odd:
+                return "unknown", "has no earlier night, and its equal nodes differ too much to see an odd one", None
+            text = f"is {change} beside {compared.peers} equal nodes; {limit}, first night"
+            return "warn" if is_odd else "pass", text, len(self._verdicts) - 1 if is_odd else None
+        against = f"{change} against {_nights(compared.nights)}"
+        begun = self._begun()
+        flaky, lasting = (self._get(flags) for flags in (last.flaky, last.lasting))
+        if self._get(last.fails):
+            return self._say_failure(f"{against}, ", again, limit, begun)
+        if flaky:
+            return "warn", f"{against}, {again}{'' if compared.again is None else ': flaky'}; {limit}", begun
+        if self._get(last.unresolved):
+            return "warn", f"{against}, {again}: not resolved; {limit}", begun
+        if slide is not None:
+            start = max(len(self._verdicts) - engine.SLIDE_NIGHTS, 0)
+            return "warn", f"slides: {percent(slide, better):+.1%} within {engine.SLIDE_NIGHTS} nights", start
+        if lasting and compared.again is None:
+            mean = percent(self._get(last.lasting_mean), better)
+            return "warn", f"{mean:+.1%} in the mean of its last {engine.LASTING_NIGHTS} nights, {again}", begun
+        return "pass", f"{against}; {limit}", None
+
+    def _say_failure(self, against: str, again: str, limit: str, begun: int) -> tuple[Outcome, str, int]:
+        last = self._last
+        if self._get(last.flaky):
+            return "fail", f"{against}{again}; the second time within {engine.FLAKY_NIGHTS} nights; {limit}", begun
+        if self._get(last.first):
+            return "fail", f"{against}twice tonight ({again}); {limit}", begun
+        mean = percent(self._get(last.lasting_mean), self._subject.metric.better)
+        text = f"{mean:+.1%} in the mean of its last {engine.LASTING_NIGHTS} nights, {again}: it lasts"
+        return "fail", text, max(len(self._verdicts) - engine.LASTING_NIGHTS, 0)
+
+    def _begun(self) -> int:
+        """The first of the nights up to tonight on which it was out of its limits, or not measured."""
+        index = begun = len(self._verdicts) - 1
+        while index and not self._verdicts[index - 1].enters[self._row, self._column]:
+            index -= 1
+            begun = begun if math.isnan(self._table.values[index, self._row, self._column]) else index
+        return begun
+
+
+def _slowness(values: Floats, sign: Floats) -> Floats:
+    """Logarithms, greater is worse. A figure has none where one of its values is not above 0."""
+    import numpy as np
+
+    is_known = ~np.isnan(values)
+    is_usable = np.all(~is_known | ((values > 0) & np.isfinite(values)), axis=-1, keepdims=True)
+    return sign[:, None] * np.log(np.where(is_known & is_usable, values, np.nan))
+
+
+def _since_levels(values: Floats, levels: Flags) -> Floats:
+    """Without the nights before the last accepted level."""
+    import numpy as np
+
+    later: Floats = np.flip(np.cumsum(np.flip(levels, axis=0), axis=0), axis=0) - levels
+    return np.where(later > 0, np.nan, values)
+
+
+def _least(subject: Subject) -> float:
+    """The least change that counts, as a logarithm: so large that the share which people read is exact."""
+    least, usable = subject.kind.least, [v for values in subject.series.values.values() for v in values if v > 0]
+    if subject.minimum and usable:
+        least = max(least, min(subject.minimum / statistics.median(usable), 0.99))
+    return math.log1p(least) if subject.metric.better == "lower" else -math.log1p(-least)
+
+
+def _limit(limit: float, better: Better) -> str:
+    share = abs(percent(min(limit, 20.0), better))
+    return f"limit {share:.1%}".replace(".0%", "%")
+
+
+def _nights(count: int) -> str:
+    return f"its {count} earlier nights" if count > 1 else "its earlier night"

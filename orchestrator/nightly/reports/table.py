@@ -1,0 +1,170 @@
+"""The table of a night: metrics by nodes, worst first, each in percent of its reference and beside its limit. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from ...model.frozen import dataclass
+from ..judge import Compared
+from ..night_judgement import Judged, NightJudgement
+from ..run_record import nodes_of
+from ..suite import Night
+from . import units
+
+#: States from the worst to the best; the first ones are shown, the others are counted.
+ORDER = ("fail", "xpass", "warn", "unknown", "xfail", "pass")
+BAD = ("fail", "xpass", "warn")
+#: The column of figures of all nodes together.
+ALL_NODES = "all nodes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A figure in its place. ``change``: -58.7 %, or why there is none; ``title``: the figure itself, and what is known of it."""
+
+    state: str
+    change: str
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A metric over the nodes. ``rank``: order of the line, the least first; ``worst``: the place of its worst figure."""
+
+    metric: str
+    state: str
+    rank: tuple[int, float]
+    cells: Mapping[str, Cell]
+    limit: str
+    reference: str
+    worst: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """``nodes``: the columns. ``unmeasured``: metrics that have no reference yet."""
+
+    nodes: tuple[str, ...]
+    lines: tuple[Line, ...]
+    unreferenced: int = 0
+
+    @property
+    def shown(self) -> tuple[Line, ...]:
+        """The lines with a figure that is not within its limit."""
+        return tuple(line for line in self.lines if line.state != "pass")
+
+    @property
+    def rest(self) -> str:
+        """What the other lines come to, in one sentence; empty without any."""
+        others = [line for line in self.lines if line.state == "pass"]
+        parts = []
+        if others:
+            worst = others[0]
+            figure = f"{worst.metric} {worst.worst} {worst.cells[column(worst.worst)].change}".replace("  ", " ")
+            text = f"{len(others)} {'others ' if self.shown else ''}within limits"
+            parts.append(f"{text} (worst: {figure}, limit {worst.limit})")
+        if self.unreferenced:
+            parts.append(f"{self.unreferenced} without a reference yet")
+        return "; ".join(parts)
+
+
+def column(place: str) -> str:
+    """The column of a node, of a device of it, and of a figure of the whole gang; of a link that of its first node."""
+    return nodes_of(place)[0] if place else ALL_NODES
+
+
+def table(night: Night, judgement: NightJudgement) -> Table:
+    """Metrics with a reference, worst first; those without one are counted."""
+    groups: dict[tuple[str, str], list[Judged]] = {}
+    unreferenced = set()
+    for judged in (*judgement.fleet, *judgement.cells):
+        name = judged.finding.metric, judged.cell
+        if judged.compared and judged.compared.excess is not None:
+            groups.setdefault(name, []).append(judged)
+        elif judged.state not in BAD:
+            unreferenced.add(name)
+    names = [metric for metric, _ in groups]
+    lines = [_line(metric, cell if names.count(metric) > 1 else "", group) for (metric, cell), group in groups.items()]
+    measured = {node for group in groups.values() for judged in group for node in nodes_of(judged.finding.node or "")}
+    nodes = [node for node in night.hosts if node in measured]
+    nodes += sorted(measured.difference(nodes))
+    return Table(
+        nodes=tuple(nodes), lines=tuple(sorted(lines, key=lambda line: line.rank)),
+        unreferenced=len(unreferenced - groups.keys()),
+    )  # fmt: skip
+
+
+def columns(table: Table, lines: Sequence[Line], most: int) -> Iterator[str]:
+    """The nodes, of many those with the worst figures in these lines; and all nodes together where a line is of them."""
+    ranked = sorted(
+        table.nodes,
+        key=lambda node: min(
+            ORDER.index(line.cells[node].state) if node in line.cells else len(ORDER) for line in lines
+        ),
+    )
+    kept = set(ranked[:most])
+    yield from (node for node in table.nodes if node in kept)
+    if any(ALL_NODES in line.cells for line in lines):
+        yield ALL_NODES
+
+
+def head(night: Night, judgement: NightJudgement, table: Table) -> str:
+    """``night 5 of bed lab · 3 nodes · 34 metrics · compared with 4 nights, 2026-11-20 to 2026-11-24``."""
+    earlier = judgement.earlier
+    compared = f"compared with {len(earlier)} night{'s' * (len(earlier) > 1)}" if earlier else "compared with no night"
+    if earlier:
+        compared += f", {earlier[0][:10]}" + (f" to {earlier[-1][:10]}" if len(earlier) > 1 else "")
+    title = f"night {night.number} of bed {night.bed}" if night.recorded else f"night on bed {night.bed}, not recorded"
+    metrics = len(table.lines) + table.unreferenced
+    return " · ".join((title, f"{len(night.hosts)} nodes", f"{metrics} metrics", compared))
+
+
+def _line(metric: str, cell: str, group: Sequence[Judged]) -> Line:
+    ranked = sorted(group, key=_rank)
+    cells: dict[str, Cell] = {}
+    for judged in ranked:
+        for place in nodes_of(judged.finding.node or "") or (ALL_NODES,):
+            cells.setdefault(place, _cell(judged))
+    worst, compared = ranked[0], _compared(ranked[0])
+    reference = units.quantity(compared.reference, worst.unit) if compared.reference is not None else ""
+    return Line(
+        metric=units.name(metric) + (f" ({cell})" if cell else ""), state=worst.state, rank=_rank(worst), cells=cells,
+        limit=units.limit(compared.limit) if compared.limit is not None else "", reference=reference,
+        worst=worst.finding.node or "", notes=tuple(_notes(ranked)),
+    )  # fmt: skip
+
+
+def _compared(judged: Judged) -> Compared:
+    assert judged.compared is not None
+    return judged.compared
+
+
+def _rank(judged: Judged) -> tuple[int, float]:
+    """By state, then by how much of its limit the figure has moved for the worse."""
+    compared = _compared(judged)
+    moved = (compared.excess or 0.0) / (compared.limit or 1.0)
+    return ORDER.index(judged.state), -moved
+
+
+def _cell(judged: Judged) -> Cell:
+    compared = _compared(judged)
+    change = units.change(compared.change or 0.0, judged.unit)
+    value = f"{units.quantity(judged.value, judged.unit)}; " if judged.value is not None else ""
+    return Cell(state=judged.state, change=change, title=f"{value}{judged.finding.text}")
+
+
+def _notes(ranked: Iterable[Judged]) -> Iterator[str]:
+    """What the second measurement of a figure says, why one is not known, and since when it is so; the three worst figures."""
+    noted = [judged for judged in ranked if judged.state != "pass"][:3]
+    for judged in noted:
+        compared, place = _compared(judged), judged.finding.node or ALL_NODES
+        if compared.change_again is not None:
+            flaky = ": flaky" if judged.state == "warn" and (compared.again or 0.0) <= (compared.limit or 0.0) else ""
+            yield f"{place} again {units.change(compared.change_again, judged.unit)}{flaky}"
+        elif "->" in place or ":" in place:
+            yield place
+        if judged.state == "unknown":
+            yield f"{place} not known" if len(noted) > 1 else "not known"
+        if judged.finding.since:
+            yield f"since {judged.finding.since}"
