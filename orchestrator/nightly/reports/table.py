@@ -167,4 +167,4 @@ def _notes(ranked: Iterable[Judged]) -> Iterator[str]:
         if judged.state == "unknown":
             yield f"{place} not known" if len(noted) > 1 else "not known"
         if judged.finding.since:
-            yield f"since {judged.finding.since}"
+            yield f"since {judged.finding.since[:10]}"

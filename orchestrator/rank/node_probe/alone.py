@@ -1,6 +1,6 @@
 """Probe this machine without a bed, in a process of its own: a line of JSON for each probe of each device.
 
-    python -m orchestrator.rank.node_probe.alone PROBES THREADS DIRECTORY
+python -m orchestrator.rank.node_probe.alone PROBES THREADS DIRECTORY
 """
 
 from __future__ import annotations
