@@ -102,6 +102,16 @@ def test_only_an_accepted_level_ends_a_failure() -> None:
     assert first_of(last([*values, 45.0], again={**again, (11, 0): 45.0}, levels=(7,)).fails)
 
 
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+def test_a_change_of_all_nodes_that_was_accepted_is_no_failure(nodes: int) -> None:
+    values, again = [*QUIET, *[20.0] * 8], {(night, node): 20.0 for night in range(6, 14) for node in range(nodes)}
+    before = last(*[values] * nodes, again=again)
+    after = last(*[values] * nodes, again=again, levels=(7,))
+    assert before.fails.any() or before.fleet_fails.any()
+    assert not (after.fails | after.warns).any() and not after.fleet_warns.any()
+    assert np.nan_to_num(after.fleet).tolist() == [0.0]
+
+
 def test_the_reference_is_of_the_first_nights() -> None:
     verdict = last([0.0] * 20 + [2.0] * 30)
     assert (verdict.nights[0, 0], verdict.reference[0, 0]) == (20, 0.0)
