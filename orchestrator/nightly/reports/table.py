@@ -80,7 +80,8 @@ def table(night: Night, judgement: NightJudgement) -> Table:
     unreferenced = set()
     for judged in (*judgement.fleet, *judgement.cells):
         name = judged.finding.metric, judged.cell
-        if judged.compared and judged.compared.excess is not None:
+        is_waiting = judged.state == "unknown" and not judged.is_counted
+        if judged.compared and judged.compared.excess is not None and not is_waiting:
             groups.setdefault(name, []).append(judged)
         elif judged.state not in BAD:
             unreferenced.add(name)
