@@ -259,7 +259,20 @@ def _identified(connection: sa.Connection, by_number: Mapping[tuple[int, int, in
             known.values += group.values
             known.again += group.again
             known.cells |= group.cells
-    return groups
+    return _with_second(groups)
+
+
+def _with_second(groups: Mapping[_Identity, _Group]) -> dict[_Identity, _Group]:
+    """Second measurements with the passes of their night: alone a node has another hardware, and a link another world."""
+    known = {_suspect(identity): group for identity, group in groups.items() if group.values}
+    for identity, group in groups.items():
+        if not group.values and (passes := known.get(_suspect(identity))):
+            passes.again += group.again
+    return {identity: group for identity, group in groups.items() if group.values}
+
+
+def _suspect(identity: _Identity) -> tuple[object, ...]:
+    return identity.bed, identity.number, identity.node, identity.metric, identity.key.workload
 
 
 def _chosen(connection: sa.Connection, root: int) -> dict[int, Any]:

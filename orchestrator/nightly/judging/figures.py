@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from ...model.frozen import dataclass, field
 from ..gates.nights import Key, Metric, Record
-from ..run_record import MEASURED, RunRecord, exempt, nodes_of, versions_of
+from ..run_record import MEASURED, Measurement, RunRecord, exempt, nodes_of, versions_of
 
 #: Metrics that are judged without being named in a suite or a baseline, by their last words.
 JUDGED = ("busbw", "time p50", "ttr", "train_s", "images_per_s", "link beta")
@@ -60,16 +60,19 @@ def collect(runs: Iterable[tuple[str, RunRecord]]) -> dict[tuple[str, Key], Seri
     Figures of a run that broke or was interrupted are no evidence.
     """
     series: dict[tuple[str, Key], Series] = {}
-    for cell, record in runs:
+    for cell, record in sorted(runs, key=lambda run: run[1].again):
         if record.outcome not in MEASURED:
             continue
         for measurement in record.measurements:
             identity = measurement.metric.name, measurement.key
-            entry = series.setdefault(identity, Series(measurement.metric, measurement.key))
             if record.again:
+                entry = _suspect(series.values(), measurement)
+                if entry is None:
+                    continue
                 entry.again.setdefault(measurement.node, []).extend(measurement.values)
                 entry.runs.setdefault(measurement.node, []).append(record.run)
                 continue
+            entry = series.setdefault(identity, Series(measurement.metric, measurement.key))
             entry.values.setdefault(measurement.node, []).extend(measurement.values)
             entry.runs.setdefault(measurement.node, []).append(record.run)
             entry.versions[measurement.node] = versions_of(record.suspects, measurement.node)
@@ -82,6 +85,16 @@ def collect(runs: Iterable[tuple[str, RunRecord]]) -> dict[tuple[str, Key], Seri
             entry.cells += [cell] if cell not in entry.cells else []
             entry.trials += [record.trial] if record.trial not in entry.trials else []
     return dict(sorted(series.items(), key=lambda item: (item[0][0], str(item[0][1]))))
+
+
+def _suspect(series: Iterable[Series], measurement: Measurement) -> Series | None:
+    """What a second measurement is one of. Alone on its host a node has another hardware, and a link another world."""
+    matches = [
+        entry for entry in series
+        if entry.metric.name == measurement.metric.name and entry.key.workload == measurement.key.workload
+        and measurement.node in entry.values
+    ]  # fmt: skip
+    return next((entry for entry in matches if entry.key == measurement.key), matches[0] if matches else None)
 
 
 def group(records: Iterable[Record]) -> Mapping[tuple[str, Key], list[Record]]:
