@@ -19,13 +19,13 @@ FLEETS = 4
     [(3, 1, 1, 0.5), (3, 2, 1, 0.2), (4, 5, 2, 0.1), (8, 20, 2, 0.08), (8, 20, 4, 0.05)],
 )
 def test_a_slow_node_is_named_and_no_other(nodes: int, earlier: int, within: int, size: float) -> None:
-    found = nights.find(7, FLEETS, nodes, earlier, within, step(size, earlier))
-    assert found.named.all() and not found.others.any()
+    naming = nights.find(7, FLEETS, nodes, earlier, within, step(size, earlier))
+    assert naming.named.all() and not naming.others.any()
 
 
 def test_all_nodes_slower_are_one_finding() -> None:
-    found = nights.find(7, FLEETS, 3, 5, 1, step(0.15, 5, node=None), is_common=True)
-    assert found.failed.all() and not found.others.any()
+    naming = nights.find(7, FLEETS, 3, 5, 1, step(0.15, 5, node=None), is_common=True)
+    assert naming.failed.all() and not naming.others.any()
 
 
 def test_a_node_that_is_slow_every_third_night_fails() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from ...model.frozen import dataclass, field
 from ..gates.nights import Key, Metric, Record
-from ..run_record import MEASURED, Measurement, RunRecord, exempt, nodes_of, versions_of
+from ..run_record import MEASURED, RunRecord, exempt, nodes_of, versions_of
 
 #: Metrics that are judged without being named in a suite or a baseline, by their last words.
 JUDGED = ("busbw", "time p50", "ttr", "train_s", "images_per_s", "link beta")
@@ -57,21 +57,16 @@ def is_judged(name: str, key: Key) -> bool:
 def collect(runs: Iterable[tuple[str, RunRecord]]) -> dict[tuple[str, Key], Series]:
     """The series of a night, in the order of names and keys. ``runs``: cell and record, in the order of cells and repeats.
 
-    Figures of a run that broke or was interrupted are no evidence.
+    Figures of a run that broke or was interrupted are no evidence. A node that is measured again has its host alone, and so another
+    key: the second measurement belongs to the figure of its cell, name and node.
     """
     series: dict[tuple[str, Key], Series] = {}
-    for cell, record in sorted(runs, key=lambda run: run[1].again):
-        if record.outcome not in MEASURED:
+    evidence = [(cell, record) for cell, record in runs if record.outcome in MEASURED]
+    for cell, record in evidence:
+        if record.again:
             continue
         for measurement in record.measurements:
             identity = measurement.metric.name, measurement.key
-            if record.again:
-                entry = _suspect(series.values(), measurement)
-                if entry is None:
-                    continue
-                entry.again.setdefault(measurement.node, []).extend(measurement.values)
-                entry.runs.setdefault(measurement.node, []).append(record.run)
-                continue
             entry = series.setdefault(identity, Series(measurement.metric, measurement.key))
             entry.values.setdefault(measurement.node, []).extend(measurement.values)
             entry.runs.setdefault(measurement.node, []).append(record.run)
@@ -84,17 +79,13 @@ def collect(runs: Iterable[tuple[str, RunRecord]]) -> dict[tuple[str, Key], Seri
             entry.link_hosts.update(record.link_hosts)
             entry.cells += [cell] if cell not in entry.cells else []
             entry.trials += [record.trial] if record.trial not in entry.trials else []
+    for cell, record in evidence:
+        for measurement in record.measurements if record.again else ():
+            for (name, _), entry in series.items():
+                if name == measurement.metric.name and cell in entry.cells and measurement.node in entry.values:
+                    entry.again.setdefault(measurement.node, []).extend(measurement.values)
+                    entry.runs[measurement.node].append(record.run)
     return dict(sorted(series.items(), key=lambda item: (item[0][0], str(item[0][1]))))
-
-
-def _suspect(series: Iterable[Series], measurement: Measurement) -> Series | None:
-    """What a second measurement is one of. Alone on its host a node has another hardware, and a link another world."""
-    matches = [
-        entry for entry in series
-        if entry.metric.name == measurement.metric.name and entry.key.workload == measurement.key.workload
-        and measurement.node in entry.values
-    ]  # fmt: skip
-    return next((entry for entry in matches if entry.key == measurement.key), matches[0] if matches else None)
 
 
 def group(records: Iterable[Record]) -> Mapping[tuple[str, Key], list[Record]]:
