@@ -188,7 +188,7 @@ def test_a_second_measurement_belongs_to_its_figure_whatever_its_host_has_beside
     alone = write_night(tmp_path / "alone", NIGHT, {"gemm": rates(slow, NIGHT, 1, ["n3"])}, nodes=["n3"], facts=facts)
     [run] = (alone / RUNS).iterdir()
     run.rename(directory / RUNS / f"{run.name}2")
-    row = Row(cell="gemm", repeat=9, state="passed", run=f"{run.name}2", exit=0, again=True)
+    row = Row(cell="gemm", repeat=9, state="passed", run=f"{run.name}2", exit=0, again="n1")
     with (directory / "night.jsonl").open("a") as journal:
         journal.write(json.dumps(codec.plain(row)) + "\n")
     judgement = judging.judge(directory, history_of(directory, usual))
