@@ -434,6 +434,16 @@ def test_a_night_that_is_killed_between_its_last_row_and_its_judgement_is_open_u
     assert "has not ended" not in nightly(tmp_path, launch, suite)[2]
 
 
+def test_the_newest_night_has_a_link_and_its_report_lies_where_it_is_wanted(tmp_path: Path) -> None:
+    files = ("--report-dir", str(tmp_path / "page"), "--junit-xml", str(tmp_path / "out.xml"))
+    _, document, _ = nightly(tmp_path, measure([]), "suite: s\ntrials: [gemm]\n", None, lambda: None, *files)
+    assert (tmp_path / "runs/latest-night").resolve() == Path(document["directory"])
+    assert (tmp_path / "out.xml").read_bytes() == (tmp_path / "page/junit.xml").read_bytes()
+    assert sorted(path.name for path in (tmp_path / "page").iterdir()) == [
+        "index.html", "junit.xml", "metrics.prom", "summary.md",
+    ]  # fmt: skip
+
+
 def test_a_night_whose_index_fails_in_any_way_is_judged_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,7 +45,7 @@ def compare(before: Path, after: Path) -> NightsCompared:
     date = earlier.started if later.number or earlier.started < later.started else ""
     past = [record for series in figures.collect(runs).values() for record in series.records(number, date)]
     judgement = judging.judge(after, past, known=classes.read(Path(BASELINES)))
-    if not any(judged.compared and judged.compared.excess is not None for judged in judgement.cells):
+    if not any(judged.compared and judged.compared.nights for judged in judgement.cells):
         raise UsageError(
             f"{before.name} and {after.name} have no figure in common", *notes,
             hint="compare nights of one bed and one suite, on the same hardware",

@@ -111,16 +111,18 @@ def columns(table: Table, lines: Sequence[Line], most: int) -> Iterator[str]:
 
 
 def head(night: Night, judgement: NightJudgement, table: Table) -> str:
-    """``night 5 of bed lab · 3 nodes · 34 metrics · compared with 4 nights, 2026-11-20 to 2026-11-24 · machine quiet``."""
+    """``night 5 of bed lab · 3 nodes · 34 metrics · compared with 4 nights, 2026-11-20 to 2026-11-24``."""
     earlier = judgement.earlier
     compared = f"compared with {len(earlier)} night{'s' * (len(earlier) > 1)}" if earlier else "compared with no night"
     if earlier:
         compared += f", {earlier[0][:10]}" + (f" to {earlier[-1][:10]}" if len(earlier) > 1 else "")
     title = f"night {night.number} of bed {night.bed}" if night.recorded else f"night on bed {night.bed}, not recorded"
     metrics = len(table.lines) + table.unreferenced
-    load = f"machine busy: {judgement.busy[0]}" if judgement.busy else "machine quiet"
-    more = f" and {len(judgement.busy) - 1} more" if len(judgement.busy) > 1 else ""
-    return " · ".join((title, f"{len(night.hosts)} nodes", f"{metrics} metrics", compared, load + more))
+    parts = [title, f"{len(night.hosts)} nodes", f"{metrics} metrics", compared]
+    if judgement.busy:
+        more = f" and {len(judgement.busy) - 1} more" if len(judgement.busy) > 1 else ""
+        parts.append(f"machine busy: {judgement.busy[0]}{more}")
+    return " · ".join(parts)
 
 
 def _line(metric: str, cell: str, group: Sequence[Judged]) -> Line:
