@@ -136,7 +136,8 @@ class Verdict:
         """What a second measurement decides."""
         import numpy as np
 
-        result: Flags = (self.first | self.lasting | (self.excess > self.weak)) & np.isnan(self.again)
+        is_beyond = self.first | self.lasting | (self.excess > self.weak)
+        result: Flags = is_beyond & np.isnan(self.again) & ~self.is_peer
         return result
 
     @property

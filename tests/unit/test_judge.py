@@ -127,6 +127,7 @@ def test_two_nodes_that_are_both_worse_are_one_finding() -> None:
 def test_the_first_night_is_judged_by_three_nodes_and_never_fails() -> None:
     odd = last([60.0], [0.0], [1.0])
     assert odd.is_peer.all() and odd.unresolved[:, 0].tolist() == [True, False, False] and not odd.fails.any()
+    assert not odd.suspects.any(), "a second measurement decides nothing without an earlier night"
     two = last([60.0], [0.0])
     assert np.isnan(two.excess).all() and not two.is_peer.any()
 
