@@ -353,7 +353,7 @@ def test_an_open_night_gives_no_rank_to_a_host_that_was_drained_meanwhile(tmp_pa
     _, _, errors = nightly(
         tmp_path, measure(requests), suite, None, drain(tmp_path), "--resume-open", inventory=TWO_HOSTS
     )
-    assert f"open night {first.name}, begun " in errors and ": resumed, exit 0" in errors
+    assert f"open night {first.name}, begun " in errors and ": resumed, exit 2" in errors
     assert [[node.name for node in request.bed.nodes] for request in requests] == [["n0", "n1"]] * 2
 
 
