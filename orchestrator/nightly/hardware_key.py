@@ -26,8 +26,8 @@ from .gates.suspects import HOST
 SUSPECTS = ("driver", "vbios", "bios", "microcode", "kernel", "cuda", "nccl", "torch", "python", "image", "agent")
 #: The workload whose figures belong to one node: they do not depend on how many other nodes take part.
 NODE_PROBE = "node-probe"
-#: Parameters that say how often and of what a figure is taken, which its name or its number of values says: no part of a key.
-SAMPLING = {NODE_PROBE: ("probes", "repeats"), "collective": ("iterations", "sizes")}
+#: Parameters that say how often a figure is taken, or what its name says: no part of a key.
+SAMPLING = {NODE_PROBE: ("repeats",), "collective": ("iterations", "sizes")}
 _EMPTY: tuple[Any, ...] = (None, "", 0, False, [], {})
 #: Text that needs no quotes in a list of ``name=value``.
 _WORD = re.compile(r"[^\s=\"]+")

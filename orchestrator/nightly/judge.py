@@ -136,7 +136,8 @@ class Verdict:
         """What a second measurement decides."""
         import numpy as np
 
-        result: Flags = (self.first | self.lasting | (self.excess > self.weak)) & np.isnan(self.again)
+        is_beyond = self.first | self.lasting | (self.excess > self.weak)
+        result: Flags = is_beyond & np.isnan(self.again) & ~self.is_peer
         return result
 
     @property
@@ -268,11 +269,13 @@ class _State:
         count = np.sum(measured & ~nights.apart[:, None], axis=0)
         # A day that was taken away costs a degree of freedom.
         share = np.where(count >= LEAST_NODES, 1 - 1 / np.maximum(count, 2), 1.0)
-        self._references.learn(
-            values - verdict.day, verdict.enters | (levels & measured), share * ~nights.apart[:, None]
-        )
+        # Where all nodes begin anew, what they had in common is no longer a difference.
+        is_new = levels.all(axis=0)
+        day = np.where(is_new, 0.0, verdict.day)
+        enters = verdict.enters | (levels & measured)
+        self._references.learn(values - day, enters, share * ~nights.apart[:, None])
         is_usual = ~(verdict.fleet > verdict.fleet_weak) & ~(np.isnan(verdict.fleet) & (self._fleet.count > 0))
-        self._fleet.learn(verdict.day, (count >= LEAST_NODES) & is_usual, np.ones_like(verdict.day))
+        self._fleet.learn(day, (count >= LEAST_NODES) & (is_usual | is_new), np.ones_like(day))
         self._excesses.append(np.where(levels, np.nan, verdict.excess))
         self._flaky.append(verdict.flaky & ~levels)
 

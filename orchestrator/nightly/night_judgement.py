@@ -46,7 +46,7 @@ _WORDS = {EXIT_INFRASTRUCTURE: "broken"}
 class NightJudgement:
     """``outcome``: the worst of rows and findings. ``exit``: 0, 1 (fail), 2 (unknown), 4 (infrastructure). ``earlier``: nights it
     was compared with; ``history``: what is missing of them, empty if nothing is. ``notes``: facts about the history, such as
-    skipped bundles or a clock that went backwards.
+    skipped bundles or a clock that went backwards. ``busy``: nodes whose hosts worked for others, and how much.
     """
 
     outcome: Literal["pass", "warn", "fail", "unknown"]
@@ -56,6 +56,7 @@ class NightJudgement:
     earlier: tuple[str, ...] = ()
     history: str = ""
     notes: tuple[str, ...] = ()
+    busy: tuple[str, ...] = ()
 
     @property
     def cells(self) -> tuple[Judged, ...]:

@@ -76,7 +76,7 @@ def slide(size: float, begin: int) -> Callable[[Floats], None]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class Naming:
     """By fleet: the defect was named (warned or failed), failed, and something else was named."""
 
     named: Flags
@@ -87,7 +87,7 @@ class Found:
 def find(
     seed: int, fleets: int, nodes: int, earlier: int, within: int, defect: Callable[[Floats], None], metric: int = GEMM,
     is_common: bool = False,
-) -> Found:  # fmt: skip
+) -> Naming:  # fmt: skip
     """A defect of node 0, or common to all nodes, that begins after so many nights."""
     history = fleet(seed, fleets, nodes, earlier + within, defect=defect)
     named, failed, others = (np.zeros(fleets, dtype=bool) for _ in range(3))
@@ -106,7 +106,7 @@ def find(
         named |= common if is_common else fails[0] | warns[0]
         failed |= common_fails if is_common else fails[0]
         others |= (fails | warns).any(axis=0) if is_common else (fails | warns)[1:].any(axis=0) | common
-    return Found(named=named, failed=failed, others=others)
+    return Naming(named=named, failed=failed, others=others)
 
 
 def slides(history: judge.Nights, adjusted: list[Floats], verdict: judge.Verdict) -> Flags:

@@ -46,13 +46,13 @@ def report(line: str) -> None:
 def test_a_slow_node_is_named(
     what: str, nodes: int, earlier: int, within: int, defect: Callable[[Floats], None], metric: int, reach: float
 ) -> None:
-    found = nights.find(SEED, FLEETS, nodes, earlier, within, defect, metric)
-    right = 1 - np.mean(found.others[found.named])
+    naming = nights.find(SEED, FLEETS, nodes, earlier, within, defect, metric)
+    right = 1 - np.mean(naming.others[naming.named])
     report(
-        f"| {nodes} nodes, {earlier} earlier nights, {what} within {within} | named {np.mean(found.named):.1%}, failed "
-        f"{np.mean(found.failed):.1%}, no other node {right:.1%} | {reach:.0%} | {FLEETS} fleets, seed {SEED} |"
+        f"| {nodes} nodes, {earlier} earlier nights, {what} within {within} | named {np.mean(naming.named):.1%}, failed "
+        f"{np.mean(naming.failed):.1%}, no other node {right:.1%} | {reach:.0%} | {FLEETS} fleets, seed {SEED} |"
     )
-    assert np.mean(found.named) >= reach and right >= 0.98
+    assert np.mean(naming.named) >= reach and right >= 0.98
 
 
 @pytest.mark.bench

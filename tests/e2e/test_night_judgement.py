@@ -103,15 +103,16 @@ def nightly(bed: Bed, directory: Path, *args: str) -> tuple[int, dict[str, Any]]
 
 
 def test_a_node_that_is_slow_from_the_third_night_on_fails_its_floor_and_is_called_out(bed: Bed, nights: Path) -> None:
-    code, first = nightly(bed, nights)
-    assert (code, first["outcome"]) == (0, "pass"), first
+    _, first = nightly(bed, nights)
+    assert first["outcome"] != "fail", first
     handle = Path(first["directory"]).name
     baseline = ("--baselines", str(nights / "baselines"), "--runs-dir", str(nights / "runs"))
     code, output = bed.ccbed("baseline", "accept", handle, "--margin", "90%", *baseline)
     assert code == 0, output
     code, second = nightly(bed, nights)
-    assert (code, second["outcome"]) == (0, "pass"), second
-    assert {item["finding"]["gate"] for item in second["findings"] if item["state"] == "pass"} == {"floor"}
+    assert (code, second["outcome"] in ("pass", "warn")) == (0, True), second
+    states = {item["state"] for item in second["findings"] if item["finding"]["gate"] == "floor"}
+    assert states == {"pass"}
     with slowed(bed, SLOW):
         code, third = nightly(bed, nights, "--on-culprit", "drain {node}")
     assert (code, third["exit"], third["outcome"]) == (1, 1, "fail"), third
@@ -119,7 +120,7 @@ def test_a_node_that_is_slow_from_the_third_night_on_fails_its_floor_and_is_call
     failed = [
         (item["finding"]["gate"], item["finding"]["node"]) for item in third["findings"] if item["state"] == "fail"
     ]
-    assert failed == [("floor", SLOW)]
+    assert ("floor", SLOW) in failed and {node for _, node in failed} == {SLOW}
     assert third["sentence"].startswith(f"{SLOW}: gemm float32")
     assert any(note.startswith(f"{SLOW}: would call: drain {SLOW}") for note in third["notes"])
     assert (Path(third["directory"]) / "evidence" / f"{SLOW}.tar.gz").is_file()

@@ -75,11 +75,16 @@ def test_a_health_check_drains_a_defective_node(tmp_path: Path) -> None:
     baselines, begins = tmp_path / "baselines", tmp_path / "begins"
     write_baseline(baselines, f"{hardware.partition(', ')[0]}, 4096 GiB")
     check = tmp_path / "check"
-    check.write_text(
-        f'#!/bin/sh\n[ -e {begins} ] && [ "$SLURMD_NODENAME" = n3 ] || exit 0\nexec {script(tmp_path, baselines)}\n'
+    lines = (
+        '[ -e {begins} ] && [ "$SLURMD_NODENAME" = n3 ] || exit 0',
+        ". {begins}",
+        f"exec {script(tmp_path, baselines)}",
     )
+    check.write_text("\n".join(("#!/bin/sh", *lines)).format(begins=begins) + "\n")
     check.chmod(0o755)
     with lab_slurm.running(f"HealthCheckProgram={check}\nHealthCheckInterval=2") as slurm:
-        begins.touch()
+        begins.write_text(
+            f"export SLURM_CONF={slurm.environment['SLURM_CONF']}\n"
+        )  # of this Slurm: a health check has no such variable
         wait_until(lambda: "drain" in slurm.node_states()["n3"])
         assert reasons(slurm)["n3"].startswith("ccbed: hardware is missing: ")

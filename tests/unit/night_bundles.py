@@ -108,7 +108,7 @@ def write_night(
             run = f"{day}T03-00-00Z-probe-{len(journal.rows):04x}"
             reason = night_files.reason(night.name, cell, repeat)
             write_bundle(directory / RUNS / run, figures, reason=reason, **options)
-            journal.append(Row(cell=cell, repeat=repeat, state="passed", run=run, exit=0, duration_s=1.0, again=True))
+            journal.append(Row(cell=cell, repeat=repeat, state="passed", run=run, exit=0, duration_s=1.0, again="all"))
         for row in rows:
             journal.append(row)
     night_files.close(directory)

@@ -87,12 +87,12 @@ class Archive:
 
     def repeat(
         self, night: Path, *measurements: Measurement, cell: str = "copy[dtype=float32]", repeat: int = 0, bed: str = "lab",
-        sealed: bool = True, trial: str = "copy",
+        sealed: bool = True, trial: str = "copy", again: str = "",
     ) -> Path:  # fmt: skip
         """A run of a night, with its row."""
         run = self.run(*measurements, below=f"{night.name}/runs", bed=bed, sealed=sealed, trial=trial)
         with night_files.Journal(night) as journal:
-            journal.append(Row(cell=cell, repeat=repeat, state="passed", run=run.name, exit=0))
+            journal.append(Row(cell=cell, repeat=repeat, state="passed", run=run.name, exit=0, again=again))
         return run
 
     def recorded_night(self, number: int, *values: float, bed: str = "lab", started: str = "") -> Path:

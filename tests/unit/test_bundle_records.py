@@ -170,7 +170,8 @@ def test_a_parameter_with_its_default_does_not_change_the_key(tmp_path: Path, mo
         return bundle_records.read(directory).measurements[0].key.parameters
 
     usual = parameters("a", {"sizes": [64], "warmup": 5, "probe_s": 3.0, "verify": True})
-    assert usual == "backend=gloo nodes=2 ranks_per_node=1 sizes=[64] threads=1"
+    assert usual == "backend=gloo nodes=2 ranks_per_node=1 threads=1"
+    assert parameters("more", {"sizes": [64, 128], "iterations": 7}) == usual, "names and numbers of values say these"
     defaults = {**hardware_key._defaults("collective"), "added_later": 3}
     monkeypatch.setattr(hardware_key, "_defaults", lambda workload: defaults)
     assert parameters("later", {"sizes": [64], "warmup": 5, "probe_s": 3.0, "verify": True, "added_later": 3}) == usual

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.nightly import baselines, bundle_records, night_files
+from orchestrator.nightly import baselines, bundle_records, levels, night_files
 from orchestrator.nightly.baselines import Floor
 from orchestrator.nightly.index import retention
 from orchestrator.nightly.suite import NIGHT, RUNS
@@ -182,18 +182,20 @@ def test_prune_keeps_the_newest(ccbed: Desk, archive: Archive) -> None:
 def test_prune_keeps_recorded_nights_that_gates_compare_with(
     ccbed: Desk, archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "WINDOW", 2)
-    nights = [archive.recorded_night(number, 90.0) for number in (1, 2, 3)]
+    """The first ones since each level are the reference; the last ones show a slide."""
+    monkeypatch.setattr(retention, "WINDOW", 1)
+    nights = [archive.recorded_night(number, 90.0) for number in (1, 2, 3, 4, 5)]
     other = archive.recorded_night(1, 90.0, bed="other")
     casual = archive.night(0)
     for night in (*nights, other, casual):
         age(night, 400)
-    assert ccbed("runs", "prune", "--keep", "30d", "--dry-run") == 0
-    assert "recorded night 3 of bed lab: gates compare with the last 2" in ccbed.out
-    assert ccbed("prune", "--runs", "--dry-run") == 0
-    assert "recorded night 3 of bed lab: gates compare with the last 2" in ccbed.out
+    levels.add(nights[0].parent, [levels.Level(bed="lab", night=3, because="a new driver")])
+    for verb in (("runs", "prune", "--keep", "30d"), ("prune", "--runs")):
+        assert ccbed(*verb, "--dry-run") == 0
+        assert "recorded night 1 of bed lab: later nights are compared with it" in ccbed.out
+        assert "recorded night 5 of bed lab: one of the last 1" in ccbed.out
     assert ccbed("runs", "prune", "--keep", "30d") == 0
-    assert [night.exists() for night in (*nights, other, casual)] == [False, True, True, True, False]
+    assert [night.exists() for night in (*nights, other, casual)] == [True, False, True, False, True, True, False]
     assert ccbed("runs", "prune", "--keep", "30d", "--recorded") == 0
     assert not any(night.exists() for night in (*nights, other))
 

@@ -109,11 +109,23 @@ def test_records_join_the_repeats_of_a_cell_in_order(archive: Archive, opened: O
         runs.refresh()
         gang, node = runs.records(bed="lab", before_night=2)
         assert (node.night, node.node, node.metric, node.key) == (1, "n0", RATE, KEY)
-        assert node.values == (1.0, 1.5, 2.0, 3.0)
+        assert node.values == (1.25, 2.0, 3.0)
         assert node.suspects == {"driver": "580.159", "torch": "2.13"}
         assert gang.suspects == {"driver": "580.159, 580.170", "torch": "2.13"}
         assert [record.night for record in runs.records(bed="lab")] == [1, 1, 2, 2]
         assert list(runs.records(bed="lab", metric="copy")) == list(runs.records(bed="other")) == []
+
+
+def test_a_second_measurement_is_none_of_the_passes(archive: Archive, opened: Open) -> None:
+    night = archive.night(1)
+    for repeat, value in enumerate((90.0, 91.0, 92.0)):
+        archive.repeat(night, measurement((value, value + 0.2, value + 0.1)), repeat=repeat)
+    archive.repeat(night, measurement((80.0,)), again="n0")
+    night_files.close(night)
+    with opened() as runs:
+        runs.refresh()
+        (record,) = runs.records(bed="lab")
+    assert (record.values, record.again) == ((90.1, 91.1, 92.1), (80.0,))
 
 
 def test_only_runs_that_a_recorded_night_names_are_records(archive: Archive, opened: Open) -> None:
@@ -149,9 +161,9 @@ def test_what_is_not_a_number_stays_so(archive: Archive, opened: Open) -> None:
     with opened() as runs:
         runs.refresh()
         first, second = runs.records(bed="lab")
-        assert repr(first.values) == "(nan, 2.0, inf)" and repr(second.values) == "(nan,)"
+        assert repr(first.values) == "(nan,)" and repr(second.values) == "(nan,)"
         (trend,) = runs.trend("copy")
-        assert [(point.node, point.value) for point in trend.points] == [("n0", 2.0), ("n1", None)]
+        assert [(point.node, point.value) for point in trend.points] == [("n0", None), ("n1", None)]
 
 
 def test_text_that_databases_reject_is_replaced(archive: Archive, opened: Open) -> None:

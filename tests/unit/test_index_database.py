@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from orchestrator.model.errors import CcbedError, InfrastructureError, UsageError
 from orchestrator.nightly import bundle_records, index
 from orchestrator.nightly.index import database, tables
-from orchestrator.nightly.index.database import FILE, Database
+from orchestrator.nightly.index.database import Database
 from orchestrator.nightly.index.store import Index
 
 from . import postgres, run_archive
@@ -36,6 +36,10 @@ def archive(tmp_path: Path) -> Archive:
 
 def opened(archive: Archive, url: str = "") -> Index:
     return index.open(archive.directory, state=archive.directory.parent / "state", url=url, read=run_archive.read)
+
+
+def file_of(archive: Archive) -> Path:
+    return database.file_of(archive.directory, archive.directory.parent / "state")
 
 
 def values(runs: Index) -> list[tuple[float, ...]]:
@@ -98,7 +102,7 @@ def test_a_damaged_file_is_moved_aside_and_made_again(archive: Archive, content:
     with opened(archive) as runs:
         runs.refresh()
         before = values(runs)
-    file = archive.directory / FILE
+    file = file_of(archive)
     whole = file.read_bytes()
     content = content or whole[: len(whole) // 2]
     file.write_bytes(content)
@@ -106,7 +110,7 @@ def test_a_damaged_file_is_moved_aside_and_made_again(archive: Archive, content:
         runs.refresh()
         assert values(runs) == before
         (note,) = runs.notes
-    (aside,) = archive.directory.glob(f"{FILE}.damaged-*")
+    (aside,) = file_of(archive).parent.glob(f"{file_of(archive).name}.damaged-*")
     assert aside.name in note and aside.read_bytes() == content
 
 
@@ -114,7 +118,7 @@ def test_damage_that_a_query_finds_is_mended_as_well(archive: Archive) -> None:
     with opened(archive) as runs:
         runs.refresh()
         before = values(runs)
-        with sqlite3.connect(archive.directory / FILE) as connection:
+        with sqlite3.connect(file_of(archive)) as connection:
             connection.execute("DROP TABLE measurements")
         connection.close()
         assert values(runs) == before
@@ -126,9 +130,9 @@ def test_two_processes_that_notice_the_damage_both_go_on(archive: Archive) -> No
         first.refresh()
         before = values(first)
         assert values(second) == before
-        file = archive.directory / FILE
+        file = file_of(archive)
         for suffix in ("", "-wal", "-shm"):
-            file.with_name(f"{FILE}{suffix}").unlink(missing_ok=True)
+            file.with_name(f"{file.name}{suffix}").unlink(missing_ok=True)
         file.write_bytes(b"no database" * 500)
         first.close()
         second.close()
@@ -141,7 +145,7 @@ def test_pages_that_are_overwritten_never_give_other_values(archive: Archive) ->
     with opened(archive) as runs:
         runs.refresh()
         before = values(runs)
-    file = archive.directory / FILE
+    file = file_of(archive)
     content = bytearray(file.read_bytes())
     for start in range(4096 * 2, len(content) - 4096, 4096 * 3):
         content[start : start + 512] = b"\xa5" * 512
@@ -151,27 +155,13 @@ def test_pages_that_are_overwritten_never_give_other_values(archive: Archive) ->
         assert values(runs) == before
 
 
-def test_the_index_is_in_the_state_directory_where_runs_cannot_be_written(
-    archive: Archive, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writable = os.access
-    monkeypatch.setattr(
-        os, "access", lambda path, mode: not str(path).startswith(str(archive.directory)) and writable(path, mode)
-    )
+def test_the_index_is_on_a_local_disk_and_an_index_in_the_directory_of_runs_is_left_alone(archive: Archive) -> None:
+    old = archive.directory / ".index.sqlite3"
+    old.write_bytes(b"of an earlier version")
     with opened(archive) as runs:
         runs.refresh()
         assert Path(runs.location).is_relative_to(archive.directory.parent / "state") and len(values(runs)) == 2
-    assert not (archive.directory / FILE).exists()
-
-
-def test_an_index_moves_with_its_directory(archive: Archive) -> None:
-    with opened(archive) as runs:
-        runs.refresh()
-    target = archive.directory.with_name("moved")
-    archive.directory.rename(target)
-    with index.open(target, state=target.parent, url="", read=run_archive.read) as runs:
-        assert runs.refresh().read == 0
-        assert all(Path(entry.directory).is_dir() for entry in runs.runs()[0])
+    assert old.read_bytes() == b"of an earlier version"
 
 
 _HOLD = """
@@ -187,7 +177,7 @@ connection.execute("COMMIT")
 def test_a_writer_that_waits_too_long_is_one_error(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
     opened(archive).close()
     monkeypatch.setattr("orchestrator.nightly.index.database.BUSY_S", 0.05)
-    argv = [sys.executable, "-c", _HOLD, str(archive.directory / FILE)]
+    argv = [sys.executable, "-c", _HOLD, str(file_of(archive))]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None and holder.stdin is not None
         assert holder.stdout.readline() == "holds\n"
@@ -244,7 +234,7 @@ def test_rebuild_reads_every_bundle(ccbed: Desk, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(bundle_records, "read", run_archive.read)
     Archive(ccbed.root / "runs").run()
     assert ccbed("runs") == 0
-    with sqlite3.connect(ccbed.root / "runs" / FILE) as connection:
+    with sqlite3.connect(database.file_of(ccbed.root / "runs", ccbed.root / "state")) as connection:
         connection.execute("UPDATE runs SET trial = 'forged'")
     connection.close()
     assert ccbed("runs") == 0 and "forged" in ccbed.out
@@ -295,7 +285,7 @@ def test_a_text_that_is_not_utf8_is_damage(archive: Archive) -> None:
     with opened(archive) as runs:
         runs.refresh()
         before = runs.runs()
-        with sqlite3.connect(archive.directory / FILE) as connection:
+        with sqlite3.connect(file_of(archive)) as connection:
             connection.execute("UPDATE runs SET bed = CAST(X'ff61' AS TEXT)")
         connection.close()
         assert runs.runs() == before

@@ -19,13 +19,13 @@ FLEETS = 4
     [(3, 1, 1, 0.5), (3, 2, 1, 0.2), (4, 5, 2, 0.1), (8, 20, 2, 0.08), (8, 20, 4, 0.05)],
 )
 def test_a_slow_node_is_named_and_no_other(nodes: int, earlier: int, within: int, size: float) -> None:
-    found = nights.find(7, FLEETS, nodes, earlier, within, step(size, earlier))
-    assert found.named.all() and not found.others.any()
+    naming = nights.find(7, FLEETS, nodes, earlier, within, step(size, earlier))
+    assert naming.named.all() and not naming.others.any()
 
 
 def test_all_nodes_slower_are_one_finding() -> None:
-    found = nights.find(7, FLEETS, 3, 5, 1, step(0.15, 5, node=None), is_common=True)
-    assert found.failed.all() and not found.others.any()
+    naming = nights.find(7, FLEETS, 3, 5, 1, step(0.15, 5, node=None), is_common=True)
+    assert naming.failed.all() and not naming.others.any()
 
 
 def test_a_node_that_is_slow_every_third_night_fails() -> None:
@@ -102,6 +102,16 @@ def test_only_an_accepted_level_ends_a_failure() -> None:
     assert first_of(last([*values, 45.0], again={**again, (11, 0): 45.0}, levels=(7,)).fails)
 
 
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+def test_a_change_of_all_nodes_that_was_accepted_is_no_failure(nodes: int) -> None:
+    values, again = [*QUIET, *[20.0] * 8], {(night, node): 20.0 for night in range(6, 14) for node in range(nodes)}
+    before = last(*[values] * nodes, again=again)
+    after = last(*[values] * nodes, again=again, levels=(7,))
+    assert before.fails.any() or before.fleet_fails.any()
+    assert not (after.fails | after.warns).any() and not after.fleet_warns.any()
+    assert np.nan_to_num(after.fleet).tolist() == [0.0]
+
+
 def test_the_reference_is_of_the_first_nights() -> None:
     verdict = last([0.0] * 20 + [2.0] * 30)
     assert (verdict.nights[0, 0], verdict.reference[0, 0]) == (20, 0.0)
@@ -117,6 +127,7 @@ def test_two_nodes_that_are_both_worse_are_one_finding() -> None:
 def test_the_first_night_is_judged_by_three_nodes_and_never_fails() -> None:
     odd = last([60.0], [0.0], [1.0])
     assert odd.is_peer.all() and odd.unresolved[:, 0].tolist() == [True, False, False] and not odd.fails.any()
+    assert not odd.suspects.any(), "a second measurement decides nothing without an earlier night"
     two = last([60.0], [0.0])
     assert np.isnan(two.excess).all() and not two.is_peer.any()
 

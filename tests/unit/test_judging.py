@@ -163,15 +163,36 @@ def test_two_nodes_that_differ_on_their_first_night_are_told_and_none_is_named(t
     assert "which one is odd cannot be told" in judgement.sentence
 
 
-def test_a_busy_host_makes_figures_unknown(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("usual_share", "outcome"), [(0.0, "unknown"), (0.8, "warn")])
+def test_a_host_that_is_busier_than_usual_makes_figures_unknown(
+    tmp_path: Path, usual_share: float, outcome: str
+) -> None:
     lines = rates(from_night(NIGHT, "n3", 0.3), NIGHT)
-    lines[0] += [figure("cpu stolen", 0.2 if node == "n3" else 0.0, "1", node=node) for node in NODES]
+    lines[0] += [figure("cpu used by others", 0.8 if node == "n3" else 0.0, "1", node=node) for node in NODES]
     directory = write_night(tmp_path, NIGHT, {"gemm": lines}, nodes=NODES)
-    judgement = judging.judge(
-        directory, [record for record in history_of(directory, usual) if record.metric.name == "gemm"]
-    )
-    assert (judgement.outcome, bad(judgement)) == ("unknown", [])
-    assert judgement.sentence.startswith("n3: gemm is not judged: 20% of the time of its host was taken by others")
+    history = [
+        dataclasses.replace(record, values=(usual_share,)) if record.metric.name == "cpu used by others" else record
+        for record in history_of(directory, usual)
+    ]
+    judgement = judging.judge(directory, history)
+    assert judgement.outcome == outcome
+    reason = "n3: gemm is not judged: others took 80% of its CPUs (cpu used by others; usual 0%)"
+    assert judgement.sentence.startswith(reason) is (outcome == "unknown")
+
+
+def test_a_second_measurement_belongs_to_its_figure_whatever_its_host_has_beside_it(tmp_path: Path) -> None:
+    """Alone on its host a node has another key, and it is no other hardware for that."""
+    slow = from_night(NIGHT, "n3", 0.1)
+    facts = {"n3": {"memory_mib": 100_000}}
+    directory = write_night(tmp_path / "runs", NIGHT, {"gemm": rates(slow, NIGHT)}, nodes=NODES)
+    alone = write_night(tmp_path / "alone", NIGHT, {"gemm": rates(slow, NIGHT, 1, ["n3"])}, nodes=["n3"], facts=facts)
+    [run] = (alone / RUNS).iterdir()
+    run.rename(directory / RUNS / f"{run.name}2")
+    row = Row(cell="gemm", repeat=9, state="passed", run=f"{run.name}2", exit=0, again="n1")
+    with (directory / "night.jsonl").open("a") as journal:
+        journal.write(json.dumps(codec.plain(row)) + "\n")
+    judgement = judging.judge(directory, history_of(directory, usual))
+    assert bad(judgement) == [("reference", "n3", "fail")]
 
 
 def test_an_accepted_level_is_the_new_reference(tmp_path: Path) -> None:

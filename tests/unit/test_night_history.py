@@ -29,22 +29,26 @@ def nights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     ]  # fmt: skip
 
 
+def file_of(runs: Path) -> Path:
+    return database.file_of(runs, runs / "state")
+
+
 def read(directory: Path) -> night_end.History:
     session = Session(state=directory.parent / "state", terminal=terminal.standard())
-    return night_end._read_history(session, directory, night_files.read_night(directory))
+    return night_end.read_history(session, directory, night_files.read_night(directory))
 
 
 def lock(runs: Path, monkeypatch: pytest.MonkeyPatch) -> object:
-    connection = sqlite3.connect(runs / database.FILE, isolation_level=None)
+    connection = sqlite3.connect(file_of(runs), isolation_level=None)
     connection.execute("BEGIN IMMEDIATE")
     (runs / "changed").mkdir()
     return connection
 
 
 def make_directory(runs: Path, monkeypatch: pytest.MonkeyPatch) -> object:
-    for file in runs.glob(f"{database.FILE}*"):
+    for file in file_of(runs).parent.iterdir():
         file.unlink()
-    (runs / database.FILE).mkdir()
+    file_of(runs).mkdir()
     return None
 
 
@@ -73,7 +77,7 @@ def test_without_its_index_a_night_is_compared_with_the_same_nights(
 
 def test_a_damaged_index_is_made_again_and_named(nights: list[Path]) -> None:
     before = read(nights[2])
-    file = nights[0].parent / database.FILE
+    file = file_of(nights[0].parent)
     file.write_bytes(b"\xff" * file.stat().st_size)
     after = read(nights[2])
     assert after.earlier == before.earlier

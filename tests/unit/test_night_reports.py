@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import html
 import math
 import re
 from collections.abc import Callable
@@ -176,7 +177,7 @@ def test_the_page_has_at_most_1500_words(kind: str) -> None:
 def test_a_finding_stands_once_on_the_page() -> None:
     text = re.sub(r' title="[^"]*"', "", text_of(bad()))
     (finding,) = [judged for judged in bad().judgement.cells if judged.state == "fail"]
-    assert text.count(finding.finding.text) == 1
+    assert text.count(html.escape(finding.finding.text)) == 1
 
 
 def test_every_run_is_linked() -> None:
@@ -248,7 +249,7 @@ def test_a_casual_night_stands_at_the_end_of_the_trend() -> None:
 
 
 def test_figures_without_a_reference_are_one_line() -> None:
-    assert "6 metrics have no reference yet." in text_of(synthetic_nights.report(nodes=64, nights=1, is_broken=False))
+    assert "6 metrics have no reference yet." in text_of(synthetic_nights.report(nodes=2, nights=1, is_broken=False))
 
 
 def test_equal_reasons_of_many_nodes_are_one_line() -> None:

@@ -353,7 +353,7 @@ def test_an_open_night_gives_no_rank_to_a_host_that_was_drained_meanwhile(tmp_pa
     _, _, errors = nightly(
         tmp_path, measure(requests), suite, None, drain(tmp_path), "--resume-open", inventory=TWO_HOSTS
     )
-    assert f"open night {first.name}, begun " in errors and ": resumed, exit 0" in errors
+    assert f"open night {first.name}, begun " in errors and ": resumed, exit 2" in errors
     assert [[node.name for node in request.bed.nodes] for request in requests] == [["n0", "n1"]] * 2
 
 
@@ -432,6 +432,16 @@ def test_a_night_that_is_killed_between_its_last_row_and_its_judgement_is_open_u
     assert (first / "report/index.html").is_file()
     assert (tmp_path / "notified").read_text().count("# PASS") == 2
     assert "has not ended" not in nightly(tmp_path, launch, suite)[2]
+
+
+def test_the_newest_night_has_a_link_and_its_report_lies_where_it_is_wanted(tmp_path: Path) -> None:
+    files = ("--report-dir", str(tmp_path / "page"), "--junit-xml", str(tmp_path / "out.xml"))
+    _, document, _ = nightly(tmp_path, measure([]), "suite: s\ntrials: [gemm]\n", None, lambda: None, *files)
+    assert (tmp_path / "runs/latest-night").resolve() == Path(document["directory"])
+    assert (tmp_path / "out.xml").read_bytes() == (tmp_path / "page/junit.xml").read_bytes()
+    assert sorted(path.name for path in (tmp_path / "page").iterdir()) == [
+        "index.html", "junit.xml", "metrics.prom", "summary.md",
+    ]  # fmt: skip
 
 
 def test_a_night_whose_index_fails_in_any_way_is_judged_without_it(

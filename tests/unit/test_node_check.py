@@ -28,7 +28,7 @@ def gemm(value: float, rank: int = 0, others: float = 0.0, **fields: object) -> 
     figures = [("gemm float32", "TFLOP/s", "higher", value), ("cpu used by others", "1", "lower", others)]
     return ProbeDone(
         rank=rank, probe="gemm", took_s=1.0, **fields,  # type: ignore[arg-type]
-        figures=tuple(ProbeFigure(name=n, unit=u, better=b, values=(v,)) for n, u, b, v in figures),  # type: ignore[arg-type]
+        figures=tuple(ProbeFigure(name=n, unit=u, better=b, values=(v,)) for n, u, b, v in figures),
     )  # fmt: skip
 
 

@@ -22,6 +22,8 @@ from .. import check
 from ..places import short_path
 from ..requests import argument, named_run, option, runs_directory
 from ..session import Session
+from . import night_compare
+from .night_compare import NightsCompared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +53,13 @@ class CompareRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """Runs that were compared. ``content``: of two runs, two groups, a loss and its band, or of systems; ``sides``: the runs A, and B.
+    """What was compared. ``content``: of two runs, groups, or nights, a loss and its band, or of systems; ``sides``: the runs A, and B.
 
     ``failed``, ``undecided``: rows beyond the ``limit``, and rows that may be; ``missing``: failed cases that a run lacks;
     ``few``: undecided ones with too few samples; ``page``: that was written.
     """
 
-    content: comparison.Comparison | comparison.Groups | loss_bands.LossBands | tuple[System, ...]
+    content: comparison.Comparison | comparison.Groups | loss_bands.LossBands | NightsCompared | tuple[System, ...]
     sides: tuple[tuple[Path, ...], ...] = ((), ())
     limit: float | None = None
     failed: tuple[str, ...] = ()
@@ -68,6 +70,8 @@ class Compared:
 
     @property
     def code(self) -> int:
+        if isinstance(self.content, NightsCompared):
+            return self.content.judgement.exit
         if isinstance(self.content, loss_bands.LossBands):
             return {"pass": EXIT_PASS, "fail": EXIT_FINDING}.get(self.content.outcome, EXIT_UNKNOWN)
         return EXIT_FINDING if self.failed else EXIT_UNKNOWN if self.undecided else EXIT_PASS
@@ -75,6 +79,8 @@ class Compared:
     @property
     def document(self) -> object:
         """All of it, for programs."""
+        if isinstance(self.content, NightsCompared):
+            return self.content.document
         content = codec.plain(self.content)
         if isinstance(self.content, tuple):
             return {"runs": content}
@@ -88,6 +94,8 @@ class Compared:
 def run(_session: Session, request: CompareRequest) -> Compared:
     """Compare runs, whose seals are verified first. Raises UsageError, TornBundleError, InfrastructureError."""
     limit = _limit(request.fail_over)
+    if nights := _nights(request, limit):
+        return nights
     before, after = (_group(handle, request.runs_dir) for handle in (request.before, request.after))
     if max(len(before), len(after)) > 1:
         if request.others or request.systems or request.html or request.loss_band:
@@ -111,6 +119,16 @@ def run(_session: Session, request: CompareRequest) -> Compared:
             _write_page(request.html, systems_page.render(columns))
         return Compared(content=tuple(columns), page=request.html)
     return _two(directories[0], directories[1], limit, request.html)
+
+
+def _nights(request: CompareRequest, limit: float | None) -> Compared | None:
+    """None where A and B are not both nights. Raises UsageError."""
+    first, second = (night_compare.resolve(handle, request.runs_dir) for handle in (request.before, request.after))
+    if first is None or second is None:
+        return None
+    if request.others or request.systems or request.html or request.loss_band or limit is not None:
+        raise UsageError("nights are compared two at a time, by the limits of their metrics, without other options")
+    return Compared(content=night_compare.compare(first, second), sides=((first,), (second,)))
 
 
 def _limit(text: str | None) -> float | None:

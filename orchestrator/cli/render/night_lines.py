@@ -11,6 +11,7 @@ from ...app.places import duration, short_path
 from ...model.frozen import dataclass, field
 from ...nightly import selector
 from ...nightly.culprits import quarantine
+from ...nightly.night_judgement import NightJudgement
 from ...nightly.reports import table
 from ...nightly.reports.next_step import next_step
 from ...nightly.suite import ALL, Cell, Night, Row
@@ -113,29 +114,33 @@ class NightLines:
 
 def show(terminal: Terminal, finished: Finished) -> None:
     """Print how a night ended: the table of what moved, other findings, its verdict, and what to do next."""
-    night, judgement = finished.night, finished.judgement
+    terminal.lines(f"note     {note}" for note in finished.notes)
+    show_judgement(terminal, finished.night, finished.judgement)
+    if step := next_step(finished.night, finished.judgement, short_path(finished.link)):
+        terminal.line(f"next     {step}")
+    if finished.page.is_file():
+        terminal.line(f"report   {short_path(finished.page)}")
+
+
+def show_judgement(terminal: Terminal, night: Night, judgement: NightJudgement) -> None:
+    """The table, findings that are not in it, and the verdict."""
     shown = table.table(night, judgement)
     terminal.line(table.head(night, judgement, shown))
     _show_table(terminal, shown)
     others = [
-        judged
-        for judged in judgement.findings
-        if judged.compared is None and judged.is_counted and judged.state in _FINDING_ORDER
+        entry
+        for entry in judgement.findings
+        if entry.compared is None and entry.is_counted and entry.state in _FINDING_ORDER
     ]
     others.sort(key=lambda judged: _FINDING_ORDER.index(judged.state))
     for judged in others[:_FINDINGS]:
         terminal.line(f"{terminal.style(f'{judged.state.upper():<8}', judged.state.upper())} {judged.finding.text}")
     if len(others) > _FINDINGS:
         terminal.line(f"… and {len(others) - _FINDINGS} more; the report has them")
-    terminal.lines(f"note     {note}" for note in finished.notes)
     if judgement.history:
         terminal.line(f"history  {judgement.history}")
     word = judgement.word.upper()
     terminal.line(f"{terminal.style(f'{word:<8}', word)} {judgement.sentence}     exit {judgement.exit}")
-    if step := next_step(night, judgement, short_path(finished.link)):
-        terminal.line(f"next     {step}")
-    if finished.page.is_file():
-        terminal.line(f"report   {short_path(finished.page)}")
 
 
 def _show_table(terminal: Terminal, shown: table.Table) -> None:

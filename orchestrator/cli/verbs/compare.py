@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ...app.places import short_path
 from ...app.recorded import compare
 from ...app.recorded.compare import CompareRequest
+from ...app.recorded.night_compare import NightsCompared
 from ...model import ratio
 from ...model.errors import EXIT_FINDING, EXIT_UNKNOWN
 from ...reports.page import compared as compared_page
@@ -15,6 +16,7 @@ from ...views import comparison
 from ...views.training import loss_bands
 from ..inputs import options
 from ..inputs.session import Session
+from ..render import night_lines
 from ..render.terminal import Terminal
 
 #: Differences between the environments of the runs that are printed.
@@ -28,12 +30,18 @@ def command(session: Session, compared: compare.Compared) -> None:
     A and B may be groups of repeated runs, with commas between them, or directories of runs. Then one figure of each run
     is compared, such as the time to recover: ccbed compare 8aa1,77cd,… 3f9c,aa01,…
 
+    A and B may be two nights: then a table shows how each node and metric of B moved, beside its limit.
+
     NAME=RUN names a column: ccbed compare ccbed=8aa1 torchrun=8c7c torchft=a40b
     """
     terminal = session.terminal
     match compared.content:
         case comparison.Groups() as groups:
             _show_groups(terminal, compared, groups)
+        case NightsCompared() as nights:
+            terminal.line(f"A  {nights.before}")
+            terminal.line(f"B  {nights.night.name}")
+            night_lines.show_judgement(terminal, nights.night, nights.judgement)
         case loss_bands.LossBands() as judged:
             _show_loss(terminal, compared, judged)
         case comparison.Comparison() as content:

@@ -17,8 +17,8 @@ URL = "CCBED_DATABASE_URL"
 def open(runs_dir: Path, *, state: Path | None = None, url: str | None = None, read: ReadRun | None = None) -> Index:
     """The index of a directory of runs, with this version's tables. Its content is as of the last ``refresh``.
 
-    ``url``: of the database; the default is CCBED_DATABASE_URL, or else a file in ``runs_dir``, or in ``state`` where that cannot be
-    written. ``read``: the reader of a bundle. Raises UsageError for a wrong URL or a newer index, InfrastructureError for a
+    ``url``: of the database; the default is CCBED_DATABASE_URL, or else a file in ``state``.
+    ``read``: the reader of a bundle. Raises UsageError for a wrong URL or a newer index, InfrastructureError for a
     database that cannot be reached.
     """
     from .store import Index

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,6 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from ...model.errors import CcbedError, InfrastructureError, UsageError
 from . import tables
 
-FILE = ".index.sqlite3"
 #: How long a writer waits for another one, and for a server to accept a connection.
 BUSY_S, CONNECT_S = 60.0, 10
 #: Number of PostgreSQL's advisory lock of the writers: "ccbedidx" in hexadecimal.
@@ -35,13 +33,15 @@ class DamagedIndexError(CcbedError):
 
 
 def file_url(runs: Path, state: Path) -> str:
-    """The URL of the index's file: in ``runs``, or in ``state`` where that cannot be written."""
-    file = runs / FILE
-    if not os.access(file if file.exists() else runs, os.W_OK) or not os.access(runs, os.W_OK):
-        digest = hashlib.sha256(str(runs).encode(errors="surrogateescape")).hexdigest()[:16]
-        file = state / "index" / f"{digest}.sqlite3"
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """The URL of the index's file, in ``state``: on a local disk, wherever the runs are. Locks of SQLite fail on shared ones."""
+    file = file_of(runs, state)
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     return sa.URL.create("sqlite", database=str(file)).render_as_string(hide_password=False)
+
+
+def file_of(runs: Path, state: Path) -> Path:
+    digest = hashlib.sha256(str(runs.resolve()).encode(errors="surrogateescape")).hexdigest()[:16]
+    return state / "index" / f"{digest}.sqlite3"
 
 
 class Database:

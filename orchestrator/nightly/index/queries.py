@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -105,7 +106,8 @@ class _Group:
 
     night: Any
     trial: str
-    values: list[Any] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+    again: list[float] = field(default_factory=list)
     cells: set[str] = field(default_factory=set)
     suspects_id: int | None = None
     hosts: Mapping[str, str] = field(default_factory=dict)
@@ -115,7 +117,7 @@ class _Group:
 def records(
     connection: sa.Connection, root: int, bed: str, before_night: int | None, metric: str | None
 ) -> Iterator[Record]:
-    """In the order of nights, nodes and metrics. The values are those of all repeats of a cell, in order.
+    """In the order of nights, nodes and metrics. The values are the medians of the passes of a cell, in order.
 
     A node that a new Slurm job moved to another host during a night has a record for each host.
     """
@@ -134,7 +136,7 @@ def records(
     for identity, group in sorted(groups.items(), key=lambda item: item[0][:6]):
         yield Record(
             night=identity.number, node=identity.node, metric=group.metric, key=identity.key,
-            values=rows.decoded(group.values), date=group.night.started,
+            values=tuple(group.values), again=tuple(group.again), date=group.night.started,
             suspects=versions_of(versions.get(group.suspects_id or 0, {}), identity.node), hosts=group.hosts,
         )  # fmt: skip
 
@@ -155,7 +157,7 @@ def trends(connection: sa.Connection, root: int, conditions: Sequence[sa.ColumnE
 
 
 def _point(identity: _Identity, group: _Group) -> TrendPoint:
-    values = rows.decoded(group.values)
+    values = tuple(group.values)
     return TrendPoint(
         night=identity.number, name=group.night.name, date=group.night.started, node=identity.node, value=rows.median(values),
         values=values,
@@ -199,7 +201,15 @@ def _groups(
     Of two nights with one number, as after a copy of a directory, the last one counts. Raises TypeError for a damaged row.
     """
     query = (
-        sa.select(nights.c.id, series.c.id, runs.c.trial, runs.c.cell, runs.c.suspects_id, measurements.c["values"])
+        sa.select(
+            nights.c.id,
+            series.c.id,
+            runs.c.trial,
+            runs.c.cell,
+            runs.c.again,
+            runs.c.suspects_id,
+            measurements.c["values"],
+        )
         .select_from(_joined())
         .where(*_recorded(root), *conditions)
         .order_by(runs.c.cell, runs.c.repeat, runs.c.started_s, runs.c.id)
@@ -208,7 +218,7 @@ def _groups(
     by_number: dict[tuple[int, int, int], _Group] = {}
     places: dict[tuple[tuple[str, str], ...], int] = {}
     place_of = {number: places.setdefault(tuple(sorted(known.items())), len(places)) for number, known in hosts.items()}
-    for night_id, series_id, trial, cell, suspects_id, values in connection.execute(query):
+    for night_id, series_id, trial, cell, again, suspects_id, values in connection.execute(query):
         if night_id not in chosen:
             continue
         if type(values) is not list:
@@ -218,10 +228,16 @@ def _groups(
         if group is None:
             known = hosts.get(suspects_id, {})
             group = by_number[night_id, series_id, place] = _Group(chosen[night_id], trial, hosts=known)
-        group.values += values
+        (group.again if again else group.values).append(_of_pass(values))
         group.cells.add(cell)
         group.suspects_id = suspects_id
     return _identified(connection, by_number)
+
+
+def _of_pass(values: list[float | str]) -> float:
+    """The median of a run; of one with a value that is no number that value."""
+    numbers = rows.decoded(values)
+    return next((number for number in numbers if not math.isfinite(number)), rows.median(numbers) or 0.0)
 
 
 def _identified(connection: sa.Connection, by_number: Mapping[tuple[int, int, int], _Group]) -> dict[_Identity, _Group]:
@@ -241,8 +257,22 @@ def _identified(connection: sa.Connection, by_number: Mapping[tuple[int, int, in
         known = groups.setdefault(identity, group)
         if known is not group:
             known.values += group.values
+            known.again += group.again
             known.cells |= group.cells
-    return groups
+    return _with_second(groups)
+
+
+def _with_second(groups: Mapping[_Identity, _Group]) -> dict[_Identity, _Group]:
+    """Second measurements with the passes of their night: alone a node has another hardware, and a link another world."""
+    known = {_suspect(identity): group for identity, group in groups.items() if group.values}
+    for identity, group in groups.items():
+        if not group.values and (passes := known.get(_suspect(identity))):
+            passes.again += group.again
+    return {identity: group for identity, group in groups.items() if group.values}
+
+
+def _suspect(identity: _Identity) -> tuple[object, ...]:
+    return identity.bed, identity.number, identity.node, identity.metric, identity.key.workload
 
 
 def _chosen(connection: sa.Connection, root: int) -> dict[int, Any]:

@@ -39,7 +39,7 @@ class _Run:
 @dataclass(frozen=True, slots=True)
 class _Night:
     row: rows.Row
-    cells: Sequence[tuple[str, str, int]]
+    cells: Sequence[tuple[str, str, int, bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def _load_night(directory: Path, entry: scan.Entry) -> _Night | _Damaged:
     with contextlib.suppress(CcbedError):
         judgement = night_files.read_judgement(directory)
     cells = [
-        (f"{entry.directory}/{scan.RUNS}/{row.run}", rows.text(row.cell), row.repeat)
+        (f"{entry.directory}/{scan.RUNS}/{row.run}", rows.text(row.cell), row.repeat, bool(row.again))
         for row in night_files.read_rows(directory)
         if row.run
     ]
@@ -236,18 +236,23 @@ def _version_ids(connection: sa.Connection, documents: Mapping[str, Mapping[str,
     return known
 
 
-def _name_cells(connection: sa.Connection, root: int, night: str, cells: Sequence[tuple[str, str, int]]) -> None:
+def _name_cells(connection: sa.Connection, root: int, night: str, cells: Sequence[tuple[str, str, int, bool]]) -> None:
     """Only the runs that a row of the night names have a cell."""
-    connection.execute(sa.update(runs).where(runs.c.root_id == root, runs.c.night == night).values(cell="", repeat=0))
+    connection.execute(
+        sa.update(runs).where(runs.c.root_id == root, runs.c.night == night).values(cell="", repeat=0, again=False)
+    )
     update = (
         sa.update(runs)
         .where(runs.c.root_id == root, runs.c.directory == sa.bindparam("in_directory"))
-        .values(cell=sa.bindparam("to_cell"), repeat=sa.bindparam("to_repeat"))
+        .values(cell=sa.bindparam("to_cell"), repeat=sa.bindparam("to_repeat"), again=sa.bindparam("to_again"))
     )
     if cells:
         connection.execute(
             update,
-            [{"in_directory": name, "to_cell": cell, "to_repeat": repeat} for name, cell, repeat in cells],
+            [
+                {"in_directory": name, "to_cell": cell, "to_repeat": repeat, "to_again": again}
+                for name, cell, repeat, again in cells
+            ],
         )
 
 

@@ -30,7 +30,8 @@ def of_run(record: RunRecord, entry: Entry) -> Row:
         "directory": entry.directory, "run": text(record.run), "bed": text(record.bed), "trial": text(record.trial),
         "workload": text(record.workload), "started": text(record.started), "started_s": seconds(record.started),
         "outcome": text(record.outcome), "is_sealed": record.is_sealed, "exit": _integer(record.exit),
-        "duration_s": finite(record.duration_s), "ttr_s": finite(record.ttr_s), "night": entry.night, "cell": "", "repeat": 0,
+        "duration_s": finite(record.duration_s), "ttr_s": finite(record.ttr_s), "night": entry.night, "cell": "",
+        "repeat": 0, "again": False,
         "signature": entry.signature, "notes": [text(note) for note in record.notes],
     }  # fmt: skip
 

@@ -46,12 +46,14 @@ suspects = sa.Table(
     sa.Column("versions", sa.JSON, nullable=False),
 )  # fmt: skip
 
-#: ``night``: the directory of its night. ``cell``: empty unless a row of the night names the run. ``notes``: what was left out.
+#: ``night``: the directory of its night. ``cell``: empty unless a row of the night names the run; ``again``: of a second measurement.
+#: ``notes``: what was left out.
 runs = sa.Table(
     "runs", metadata, _id(), _root(), _text("directory"), _text("run"), _text("bed"), _text("trial"), _text("workload"),
     _text("started"), sa.Column("started_s", sa.Float), _text("outcome"), sa.Column("is_sealed", sa.Boolean, nullable=False),
     sa.Column("exit", sa.BigInteger), sa.Column("duration_s", sa.Float), sa.Column("ttr_s", sa.Float), _text("night"), _text("cell"),
-    sa.Column("repeat", sa.BigInteger, nullable=False), sa.Column("suspects_id", sa.Integer, sa.ForeignKey("suspects.id")),
+    sa.Column("repeat", sa.BigInteger, nullable=False), sa.Column("again", sa.Boolean, nullable=False),
+    sa.Column("suspects_id", sa.Integer, sa.ForeignKey("suspects.id")),
     _text("signature"), sa.Column("notes", sa.JSON, nullable=False, server_default="[]"),
     sa.UniqueConstraint("root_id", "directory"), sa.Index("ix_runs_started", "root_id", "started_s"),
     sa.Index("ix_runs_night", "root_id", "night"), sa.Index("ix_runs_trial", "root_id", "trial"),

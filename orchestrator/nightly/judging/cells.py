@@ -22,9 +22,9 @@ from .figures import Series
 if TYPE_CHECKING:
     from ..gates.nights import Flags, Floats
 
-#: The share of a node's time that other users of its host took, from which on its figures say nothing of its hardware.
-BUSY = 0.05
-STOLEN = "cpu stolen"
+#: Figures of what others took of a node's CPUs, and how much more than usual makes its other figures unknown. What a quota withholds
+#: is none of them: it is a defect of the node.
+BUSY = {"cpu stolen": 0.05, "cpu used by others": 0.25}
 #: Where the limit beside equal nodes is wider, that a node is within it says nothing.
 WIDEST = 0.5
 
@@ -57,13 +57,22 @@ class Tonight:
 
 
 def busy(records: Iterable[Record]) -> dict[tuple[int, str], str]:
-    """Nights and nodes whose hosts worked for others: (night, node) -> the reason."""
-    return {
-        (record.night, node): f"{statistics.median(record.values):.0%} of the time of its host was taken by others"
-        for record in records
-        if record.metric.name == STOLEN and record.values and statistics.median(record.values) > BUSY
-        for node in nodes_of(record.node)
-    }  # fmt: skip
+    """Nights and nodes whose hosts worked for others much more than on the nights before: (night, node) -> the reason.
+
+    ``records``: of all nights. On a first night nothing says what is usual; a shared host may always be busy.
+    """
+    reasons: dict[tuple[int, str], str] = {}
+    earlier: dict[tuple[str, str], list[float]] = {}
+    for record in sorted(records, key=lambda record: record.night):
+        level = BUSY.get(record.metric.name)
+        if level is None or not record.values:
+            continue
+        share, past = statistics.median(record.values), earlier.setdefault((record.metric.name, record.node), [])
+        if past and share > statistics.median(past) + level:
+            text = f"others took {share:.0%} of its CPUs ({record.metric.name}; usual {statistics.median(past):.0%})"
+            reasons |= {(record.night, node): text for node in nodes_of(record.node)}
+        past.append(share)
+    return reasons
 
 
 def judge(subjects: Sequence[Subject], tonight: Tonight) -> Iterator[Judged]:
@@ -191,6 +200,9 @@ class _Table:
     def date(self, index: int) -> str:
         return self._dates.get(self._nights[index], f"night {self._nights[index]}")
 
+    def number(self, index: int) -> int:
+        return self._nights[index]
+
     def changes(self, row: int, index: int) -> tuple[str, ...]:
         """Versions of a label that differ between a night and the one before it that measured it."""
         index %= len(self._nights)
@@ -253,11 +265,12 @@ class _Cell:
         nights = [i for i, verdict in enumerate(self._verdicts[:-1]) if verdict.enters[self._row, self._column]]
         peers = sum(not math.isnan(value) for value in self._table.values[-1, :, self._column].tolist()) - 1
         used = nights[: self._get(last.nights)] if nights else []
+        first, final = (f"night {self._table.number(used[index])}" if used else "" for index in (0, -1))
         return Compared(
             kind=self._subject.kind.name, better=metric.better, excess=None if math.isnan(excess) else excess,
             limit=self._get(last.weak) if is_peer else None if math.isnan(excess) else limit,
             reference=None if math.isnan(level) else math.exp(metric.sign * level), nights=self._get(last.nights),
-            first=self._table.date(used[0]) if used else "", last=self._table.date(used[-1]) if used else "",
+            first=first, last=final,
             again=None if math.isnan(again) else again, day=float(last.day[self._column]), peers=peers if is_peer else 0,
         )  # fmt: skip
 

@@ -6,6 +6,7 @@ are compared with something; a night without any of these is unknown.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -88,7 +89,7 @@ def _sentence(outcome: str, rows: Sequence[Row], findings: Sequence[Judged], fai
     )
     states = failures if outcome == "fail" else _WORST[outcome]
     worst = [judged for judged in findings if judged.is_counted and judged.state in states]
-    worst.sort(key=lambda judged: judged.state == "warn")
+    worst.sort(key=lambda judged: (judged.state == "warn", _rank(judged)))
     text = (
         _PASSES[any(judged.state == "pass" for judged in findings)]
         if outcome == "pass"
@@ -111,6 +112,11 @@ def _sentence(outcome: str, rows: Sequence[Row], findings: Sequence[Judged], fai
     strict = "warnings count as failures (--fail-on warn)" if any(judged.state in failures for judged in warned) else ""
     parts = (text, strict, f"lost: {lost}" if lost else "", f"runs: {ran}" if ran else "")
     return "; ".join(filter(None, parts)) + "."
+
+
+def _rank(judged: Judged) -> float:
+    """What is no ratio first, then the largest move."""
+    return -(judged.compared.excess or 0.0) if judged.compared else -math.inf
 
 
 _ORDER = ("passed", "failed", "unknown", "error", "unfinished", "skipped")

@@ -57,19 +57,17 @@ def is_judged(name: str, key: Key) -> bool:
 def collect(runs: Iterable[tuple[str, RunRecord]]) -> dict[tuple[str, Key], Series]:
     """The series of a night, in the order of names and keys. ``runs``: cell and record, in the order of cells and repeats.
 
-    Figures of a run that broke or was interrupted are no evidence.
+    Figures of a run that broke or was interrupted are no evidence. A node that is measured again has its host alone, and so another
+    key: the second measurement belongs to the figure of its cell, name and node.
     """
     series: dict[tuple[str, Key], Series] = {}
-    for cell, record in runs:
-        if record.outcome not in MEASURED:
+    evidence = [(cell, record) for cell, record in runs if record.outcome in MEASURED]
+    for cell, record in evidence:
+        if record.again:
             continue
         for measurement in record.measurements:
             identity = measurement.metric.name, measurement.key
             entry = series.setdefault(identity, Series(measurement.metric, measurement.key))
-            if record.again:
-                entry.again.setdefault(measurement.node, []).extend(measurement.values)
-                entry.runs.setdefault(measurement.node, []).append(record.run)
-                continue
             entry.values.setdefault(measurement.node, []).extend(measurement.values)
             entry.runs.setdefault(measurement.node, []).append(record.run)
             entry.versions[measurement.node] = versions_of(record.suspects, measurement.node)
@@ -81,6 +79,12 @@ def collect(runs: Iterable[tuple[str, RunRecord]]) -> dict[tuple[str, Key], Seri
             entry.link_hosts.update(record.link_hosts)
             entry.cells += [cell] if cell not in entry.cells else []
             entry.trials += [record.trial] if record.trial not in entry.trials else []
+    for cell, record in evidence:
+        for measurement in record.measurements if record.again else ():
+            for (name, _), entry in series.items():
+                if name == measurement.metric.name and cell in entry.cells and measurement.node in entry.values:
+                    entry.again.setdefault(measurement.node, []).extend(measurement.values)
+                    entry.runs[measurement.node].append(record.run)
     return dict(sorted(series.items(), key=lambda item: (item[0][0], str(item[0][1]))))
 
 

@@ -59,11 +59,12 @@ def judge(
     groups = figures.group(past)
     baselines, quarantined = tuple(baselines), frozenset(quarantined)
     tonight = _tonight(night, rows, runs, series)
+    about = _about(night, directory, number, series, groups, quarantined)
     findings = [
         *_judge_rows(rows, {record.run: record for _, record in runs}),
         *_judge_floors(night, rows, series),
         *(judged for baseline in baselines for judged in floors.judge_baseline(baseline, tonight)),
-        *_judge_series(night, directory, number, tonight, groups, quarantined, known or classes.read()),
+        *_judge_series(night, about, tonight, groups, known or classes.read()),
         *hardware.judge(
             series, past, night.all_hosts, [baseline.hardware for baseline in baselines if baseline.floors]
         ),
@@ -72,7 +73,7 @@ def judge(
     findings += _bits(runs)
     findings = known_defects.apply(night, findings, series, earlier, _is_node_absent(night, runs, past))
     findings = known_defects.expect_failures_of(quarantined, findings)
-    return conclusion.conclude(
+    judgement = conclusion.conclude(
         rows, tuple(findings), earlier=_earlier(series, groups), fail_on=night.fail_on,
         night=f"night {night.number}" if night.number else "this night",
         notes=(
@@ -80,6 +81,8 @@ def judge(
             *floors.notes_on(baselines, tonight),
         ),
     )  # fmt: skip
+    disturbed = (f"{node}: {reason}" for (of_night, node), reason in about.busy.items() if of_night == number)
+    return dataclasses.replace(judgement, busy=tuple(disturbed))
 
 
 def _judge_spares(directory: Path) -> Iterator[Judged]:
@@ -160,7 +163,7 @@ def _tonight(
     night: Night, rows: Iterable[Row], runs: Iterable[tuple[str, RunRecord]], series: Mapping[tuple[str, Key], Series]
 ) -> floors.Tonight:
     tried = {row.cell for row in rows if row.state != "skipped"}
-    measured = tuple(runs)
+    measured = tuple((cell, record) for cell, record in runs if not record.again)
     return floors.Tonight(
         series=series,
         hardware=frozenset(kind for _, record in measured for kind in record.hardware.values() if kind),
@@ -177,18 +180,33 @@ def _judge_floors(night: Night, rows: Iterable[Row], series: Mapping[tuple[str, 
             yield from floors.judge_suite(cell, series.values())
 
 
-def _judge_series(
+def _about(
     night: Night,
     directory: Path,
     number: int,
-    tonight: floors.Tonight,
+    series: Mapping[tuple[str, Key], Series],
     groups: Mapping[tuple[str, Key], Sequence[Record]],
     quarantined: Collection[str],
+) -> cells.Tonight:
+    accepted = [level for level in levels.read(directory.parent, night.bed) if level.night < number]
+    shares = [
+        record for (name, key), entry in series.items() if name in cells.BUSY
+        for record in (*groups.get((name, key), ()), *entry.records(number, night.started))
+    ]  # fmt: skip
+    return cells.Tonight(
+        number=number, date=night.started, levels=accepted, apart=quarantined, busy=cells.busy(shares)
+    )  # fmt: skip
+
+
+def _judge_series(
+    night: Night,
+    about: cells.Tonight,
+    tonight: floors.Tonight,
+    groups: Mapping[tuple[str, Key], Sequence[Record]],
     known: Sequence[MetricClass],
 ) -> Iterator[Judged]:
     series = tonight.series
     rules = {cell.name: cell.rules for cell in night.suite.cells}
-    accepted = [level for level in levels.read(directory.parent, night.bed) if level.night < number]
     subjects: list[cells.Subject] = []
     for (name, key), entry in series.items():
         named = [rule for cell in entry.cells for rule in rules.get(cell, ()) if floors.matches(rule, name)]
@@ -201,19 +219,12 @@ def _judge_series(
             yield metrics.not_judged(judged, reason)
         if judged.values:
             subject, findings = metrics.sort(
-                judged, comparable, classes.of(name, known), accepted, minimum, quarantined
+                judged, comparable, classes.of(name, known), about.levels, minimum, about.apart
             )
             yield from findings
             subjects += [subject] if subject else []
         if name == parts.LINK:
-            yield from parts.judge_pairs(entry, past, quarantined)
-    stolen = [
-        record for (name, _), entry in series.items() if name == cells.STOLEN
-        for record in (*groups.get((name, entry.key), ()), *entry.records(number, night.started))
-    ]  # fmt: skip
-    about = cells.Tonight(
-        number=number, date=night.started, levels=accepted, apart=quarantined, busy=cells.busy(stolen)
-    )  # fmt: skip
+            yield from parts.judge_pairs(entry, past, about.apart)
     yield from cells.judge(subjects, about)
     measured = {key: entry for (_, key), entry in series.items()}
     for (name, key), past in groups.items():
@@ -221,7 +232,7 @@ def _judge_series(
         if key in measured and (name, key) not in series and not may_lack:
             named = [rule for cell in measured[key].cells for rule in rules.get(cell, ()) if floors.matches(rule, name)]
             if figures.is_judged(name, key) or named:
-                yield from _judge_vanished(name, measured[key], past, number)
+                yield from _judge_vanished(name, measured[key], past, about.number)
 
 
 def _judge_vanished(name: str, other: Series, past: Sequence[Record], number: int) -> Iterator[Judged]:

@@ -80,7 +80,8 @@ def table(night: Night, judgement: NightJudgement) -> Table:
     unreferenced = set()
     for judged in (*judgement.fleet, *judgement.cells):
         name = judged.finding.metric, judged.cell
-        if judged.compared and judged.compared.excess is not None:
+        is_waiting = judged.state == "unknown" and not judged.is_counted
+        if judged.compared and judged.compared.excess is not None and not is_waiting:
             groups.setdefault(name, []).append(judged)
         elif judged.state not in BAD:
             unreferenced.add(name)
@@ -117,7 +118,11 @@ def head(night: Night, judgement: NightJudgement, table: Table) -> str:
         compared += f", {earlier[0][:10]}" + (f" to {earlier[-1][:10]}" if len(earlier) > 1 else "")
     title = f"night {night.number} of bed {night.bed}" if night.recorded else f"night on bed {night.bed}, not recorded"
     metrics = len(table.lines) + table.unreferenced
-    return " · ".join((title, f"{len(night.hosts)} nodes", f"{metrics} metrics", compared))
+    parts = [title, f"{len(night.hosts)} nodes", f"{metrics} metrics", compared]
+    if judgement.busy:
+        more = f" and {len(judgement.busy) - 1} more" if len(judgement.busy) > 1 else ""
+        parts.append(f"machine busy: {judgement.busy[0]}{more}")
+    return " · ".join(parts)
 
 
 def _line(metric: str, cell: str, group: Sequence[Judged]) -> Line:
@@ -167,4 +172,4 @@ def _notes(ranked: Iterable[Judged]) -> Iterator[str]:
         if judged.state == "unknown":
             yield f"{place} not known" if len(noted) > 1 else "not known"
         if judged.finding.since:
-            yield f"since {judged.finding.since}"
+            yield f"since {judged.finding.since[:10]}"
