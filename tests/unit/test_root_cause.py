@@ -157,7 +157,7 @@ def test_ranks_that_met_in_different_collectives_are_told_apart() -> None:
     ("kind", "message", "is_of_peers"),
     [
         ("RuntimeError", TIMED_OUT, True),
-        ("RuntimeError", "[/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 5000ms for recv operation to complete", True),
+        ("RuntimeError", "[/x/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 5000ms for recv operation", True),
         ("DistBackendError", "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)", True),
         ("DistStoreError", "Timed out after 61 seconds waiting for clients. 2/4 clients joined.", True),
         ("DistStoreError", "wait timeout after 30000ms, keys: /default_pg/0//cpu//0", True),

@@ -182,7 +182,7 @@ _flush = record.guarded("steps")(steps.flush)
 _indices: weakref.WeakKeyDictionary[Any, deque[Any]] = weakref.WeakKeyDictionary()
 
 
-def _begin_fetch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[float | None, Any]:
+def _begin_fetch(args: tuple[Any, ...], kwargs: Any) -> tuple[float | None, Any]:
     """When the main thread began to wait, and the iterator; None for a thread that fetches in advance."""
     if threading.current_thread() is not threading.main_thread():
         return None, args[0]
@@ -194,8 +194,8 @@ def _end_fetch(begun: tuple[float | None, Any], batch: Any, error: BaseException
     if error is not None:
         return
     begin, iterator = begun
-    ahead = _indices.get(iterator)
-    samples = ahead.popleft() if ahead else None
+    pending = _indices.get(iterator)
+    samples = pending.popleft() if pending else None
     if begin is None:
         record.unknown("data", "a thread of the script fetches batches in advance: the step of a batch is not known")
     else:
@@ -268,7 +268,7 @@ class Inputs:
     def leave(self) -> None:
         self._depth -= 1
 
-    def take(self) -> dict[str, Any] | None:
+    def take(self) -> dict[str, list[str | None] | list[list[float]]] | None:
         """The fields of the step that has just ended."""
         hashes, self._hashes = self._hashes, []
         values, self._values = self._values, []
