@@ -176,7 +176,9 @@ def root_cause(history: History, gang: Gang) -> Cause | None:
     # A culprit that the stop of the gang ended did not leave by itself: the error that names it is the evidence.
     cause = next((event for event in failed if event.data.rank == rank), first) if error else first
     followers = tuple(sorted(set(times) - {cause.data.rank}))
-    is_of_peers = cause.data.code == -signal.SIGABRT or (error is not None and standing.is_of_peers(error.data.message))
+    is_of_peers = cause.data.code == -signal.SIGABRT or (
+        error is not None and standing.is_of_peers(error.data.kind, error.data.message)
+    )
     peers = "".join(f"; {text}" for text in _peers(history, gang)) if is_of_peers else ""
     return Cause(rank=cause.data.rank, exit=cause, error=error, followers=followers, peers=peers)
 

@@ -18,8 +18,15 @@ _WAITING = re.compile(r"torch/distributed/|torch/nn/parallel/distributed\.py|_en
 _LIBRARY = re.compile(r"site-packages/|dist-packages/|/lib/python3|<frozen|<string>|payloads/\w+/orchestrator/|\.pyz/")
 #: Functions of torch.distributed through which every call goes.
 _WRAPPERS = ("wrapper", "_wrapper", "decorate_context", "func_return")
-#: Errors of a rank that has waited in vain for its peers, or that met them in another collective.
-_OF_PEERS = re.compile(r"timed? ?out|timeout|EnforceNotMet|op\.preamble", re.IGNORECASE)
+#: Errors of a rank that has waited in vain for its peers, or that met them in another collective: as gloo, NCCL and torch's store word
+#: them. A time-out of the job's own, such as of a download, is none.
+_OF_PEERS = re.compile(
+    r"gloo/\S+ timed out|timed out waiting \d+ ?ms for|(collective|operation|barrier|store|socket|wait)\b.{0,80}\b(timeout|timed out)"
+    r"|(timeout|timed out)\b.{0,80}\b(barrier|ranks?|clients|keys|store)\b|EnforceNotMet|op\.preamble",
+    re.IGNORECASE | re.DOTALL,
+)
+#: Classes of errors that torch.distributed does not raise where peers are late.
+_OWN_KINDS = ("TimeoutError", "TimeoutExpired", "Timeout", "timeout")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +47,9 @@ def is_waiting(frames: tuple[str, ...]) -> bool:
     return any(_WAITING.search(frame) for frame in frames)
 
 
-def is_of_peers(message: str | None) -> bool:
-    """Whether the error of a rank follows from where its peers are."""
-    return bool(_OF_PEERS.search(message or ""))
+def is_of_peers(kind: str | None, message: str | None) -> bool:
+    """Whether the error of a rank, with its class, follows from where its peers are."""
+    return bool(_OF_PEERS.search(message or "")) and not (kind or "").endswith(_OWN_KINDS)
 
 
 def is_in_script(frames: tuple[str, ...]) -> bool:

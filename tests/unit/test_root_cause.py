@@ -11,6 +11,7 @@ import pytest
 from orchestrator import views
 from orchestrator.model.event import Clock
 from orchestrator.model.run import Run
+from orchestrator.views import standing
 
 from . import history
 from .verdicts import ask
@@ -150,6 +151,27 @@ def test_ranks_that_met_in_different_collectives_are_told_apart() -> None:
     )
     places = "rank 0 in all_reduce at train.py:20 (step), rank 1 in backward at train.py:21 (step)"
     assert _cause(run).peers == f"; others were in different collectives: {places}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "is_of_peers"),
+    [
+        ("RuntimeError", TIMED_OUT, True),
+        ("RuntimeError", "[/x/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 5000ms for recv operation", True),
+        ("DistBackendError", "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)", True),
+        ("DistStoreError", "Timed out after 61 seconds waiting for clients. 2/4 clients joined.", True),
+        ("DistStoreError", "wait timeout after 30000ms, keys: /default_pg/0//cpu//0", True),
+        ("DistNetworkError", "The client socket has timed out after 60000ms while trying to connect to (h1, 29500).", True),
+        ("RuntimeError", "[enforce fail at pair.cc:490] op.preamble.length <= op.nbytes. 16 vs 4", True),
+        ("TimeoutError", "The store timed out waiting for 3 ranks", False),
+        ("TimeoutError", "timed out", False),
+        ("ReadTimeout", "HTTPSConnectionPool(host='data'): Read timed out. (read timeout=10)", False),
+        ("TimeoutExpired", "Command 'nvidia-smi' timed out after 10 seconds", False),
+        ("RuntimeError", "the download of shard 7 timed out", False),
+    ],
+)  # fmt: skip
+def test_a_time_out_of_the_job_itself_follows_from_no_peer(kind: str, message: str, is_of_peers: bool) -> None:
+    assert standing.is_of_peers(kind, message) is is_of_peers
 
 
 @pytest.mark.parametrize(

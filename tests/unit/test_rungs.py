@@ -284,9 +284,7 @@ def test_a_difference_that_no_part_explains_leaves_the_whole_unknown(result: Out
 
 
 def test_a_difference_of_a_run_that_no_part_explains_is_told_at_the_whole() -> None:
-    job = wrong("hidden", ranks=None)
-    run = judged(job, control(right()))
-    assert outcome(run) != "pass"
+    assert outcome(judged(wrong("hidden", ranks=None), control(right()))) != "pass"
 
 
 @pytest.mark.parametrize("require", ["survived", "whole", "exact"])

@@ -116,7 +116,9 @@ def _rank_error(trial: Trial, state: State, event: Event[events.RankError]) -> R
     if not is_expected:
         return state, ()
     state = recovery.with_hopeless_error(recovery.with_failure(state, event), event.data)
-    return replace(state, needs_stacks=state.needs_stacks or standing.is_of_peers(event.data.message)), ()
+    return replace(
+        state, needs_stacks=state.needs_stacks or standing.is_of_peers(event.data.kind, event.data.message)
+    ), ()
 
 
 def _held(trial: Trial, state: State, event: Event[events.RankHeld]) -> Result:

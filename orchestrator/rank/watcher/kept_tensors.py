@@ -12,7 +12,7 @@ import sys
 import time
 import weakref
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, compress
 from typing import Any
 
@@ -172,7 +172,7 @@ def _name(container: Any) -> str:
     return "tensors"
 
 
-def _attributes(value: Any) -> dict[str, Any]:
+def _attributes(value: Any) -> Mapping[str, object]:
     """Without code of the object."""
     try:
         held = object.__getattribute__(value, "__dict__")

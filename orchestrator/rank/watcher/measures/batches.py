@@ -182,7 +182,7 @@ _flush = record.guarded("steps")(steps.flush)
 _indices: weakref.WeakKeyDictionary[Any, deque[Any]] = weakref.WeakKeyDictionary()
 
 
-def _begin_fetch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[float | None, Any]:
+def _begin_fetch(args: tuple[Any, ...], kwargs: Any) -> tuple[float | None, Any]:
     """When the main thread began to wait, and the iterator; None for a thread that fetches in advance."""
     if threading.current_thread() is not threading.main_thread():
         return None, args[0]
@@ -194,17 +194,31 @@ def _end_fetch(begun: tuple[float | None, Any], batch: Any, error: BaseException
     if error is not None:
         return
     begin, iterator = begun
-    ahead = _indices.get(iterator)
-    samples = ahead.popleft() if ahead else None
+    samples = _take_samples(iterator)
     if begin is None:
         record.unknown("data", "a thread of the script fetches batches in advance: the step of a batch is not known")
     else:
-        _add(batch, time.monotonic() - begin, samples if getattr(iterator, "_in_order", True) else None)
+        _add(batch, time.monotonic() - begin, samples)
 
 
+@record.guarded("samples")
+def _take_samples(iterator: Any) -> Any:
+    """The numbers of the samples of the batch that an iterator has given; None where workers give batches in any order."""
+    pending = _indices.get(iterator)
+    samples = pending.popleft() if pending else None
+    return samples if getattr(iterator, "_in_order", True) else None
+
+
+@record.guarded("samples")
 def _end_index(iterator: Any, indices: Any, error: BaseException | None) -> None:
     if error is None:
         _indices.setdefault(iterator, deque()).append(indices)
+
+
+@record.guarded("samples")
+def _begin_epoch(args: tuple[Any, ...], kwargs: Any) -> None:
+    """An iterator begins, or begins anew with the workers that it has: what it left of the epoch before is given up."""
+    _indices.pop(args[0], None)
 
 
 def watch() -> None:
@@ -212,9 +226,8 @@ def watch() -> None:
     loaders = importlib.import_module("torch.utils.data.dataloader")
     iterator = loaders._BaseDataLoaderIter
     iterator.__next__ = importlib_bootstrap.observe(iterator.__next__, _begin_fetch, _end_fetch)
-    iterator._next_index = importlib_bootstrap.observe(
-        iterator._next_index, lambda args, kwargs: args[0], record.guarded("samples")(_end_index)
-    )
+    iterator._next_index = importlib_bootstrap.observe(iterator._next_index, lambda args, kwargs: args[0], _end_index)
+    iterator._reset = importlib_bootstrap.observe(iterator._reset, _begin_epoch)
 
 
 #: Module of torch -> its class that wraps a model.
@@ -268,7 +281,7 @@ class Inputs:
     def leave(self) -> None:
         self._depth -= 1
 
-    def take(self) -> dict[str, Any] | None:
+    def take(self) -> dict[str, list[str | None] | list[list[float]]] | None:
         """The fields of the step that has just ended."""
         hashes, self._hashes = self._hashes, []
         values, self._values = self._values, []
