@@ -203,7 +203,7 @@ def limited_hosts(bed: BedSpec, limit: Sequence[str]) -> tuple[str, ...]:
 def require_separate_hosts(bed: BedSpec, option: str) -> None:
     """Raises UsageError where ``option`` cannot choose between the hosts of the bed."""
     reasons = {
-        "process": "all its hosts are this machine, with one keeper",
+        "process": "all its hosts are this machine, with one host agent",
         "slurm": "its hosts are the nodes of one job, which Slurm chooses",
     }
     if reason := reasons.get(bed.provider):

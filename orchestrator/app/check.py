@@ -26,7 +26,7 @@ from .session import Session
 
 BED_KEY = (
     "A key of the run's bed, beds/BED/keeper/events.key in ccbed's state directory (until `ccbed down`; `ccbed bundle verify RUN`"
-    " names it): verify that its keeper signed its events and the list of all evidence."
+    " names it): verify that its host agent signed its events and the list of all evidence."
 )
 
 

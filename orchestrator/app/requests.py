@@ -133,7 +133,7 @@ class RecoveryRequest:
     max_restarts: str | None = option(None, "Maximum number of recoveries.", metavar="N")
     grow_after: str | None = option(
         None,
-        "After this time, start again the nodes that a smaller gang goes on without; they rejoin after the next checkpoint.",
+        "After this time, start again the nodes that a smaller worker group goes on without; they rejoin after the next checkpoint.",
         metavar="TIME",
     )
     replace_wait: str | None = option(
@@ -147,7 +147,7 @@ class WorldRequest:
 
     nodes: str | None = option(
         None,
-        "Number of nodes. With 2:4 a gang of 4 that loses a node without a spare goes on with the others, down to 2.",
+        "Number of nodes. With 2:4 a worker group of 4 that loses a node without a spare goes on with the others, down to 2.",
         metavar="N|MIN:MAX",
         flags=("--nodes", "--nnodes"),
     )
@@ -263,9 +263,9 @@ class RunRequest:
     )
     twin: bool | None = option(
         None,
-        "Compare with a twin, the same trial without faults; a script and its twin then run in copies of its project."
+        "Compare with a reference run, the same trial without faults; a script and its reference run then run in copies of its project."
         " Without one, checks that need it are unknown (exit 2) if the trial names them, else not checked."
-        " [default: a twin; for a script with faults that took less than a minute, one that follows the run]",
+        " [default: a reference run; for a script with faults that took less than a minute, one that follows the run]",
     )
     process: ProcessRequest = ProcessRequest()
     detach: bool = option(False, "Run in the background, without this terminal; Ctrl-C then has no effect.")

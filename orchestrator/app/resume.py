@@ -118,7 +118,7 @@ def _requested_run(directory: Path) -> Path:
     requested = directory.parent / Path(str(origin)).name
     if bundle.stage(requested) == "none":
         raise UsageError(
-            f"{short_path(directory)}: the twin of {origin}, which no longer exists",
-            hint=f"judge the twin itself: ccbed check {short_path(directory)}",
+            f"{short_path(directory)}: the reference run of {origin}, which no longer exists",
+            hint=f"judge the reference run itself: ccbed check {short_path(directory)}",
         )
     return requested

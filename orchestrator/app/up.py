@@ -240,7 +240,7 @@ def _up(
     ):
         status = _change(session, bed, hosts, (status, diff, provider), interpreter, mend=prepare is not False)
         if diff.keeper:
-            units = {host.name: f"{host.unit} unit of the keeper" for host in status.hosts if host.unit}
+            units = {host.name: f"{host.unit} unit of the host agent" for host in status.hosts if host.unit}
             acts |= {host: f"{text}, {units[host]}" for host, text in acts.items() if host in units}
     return True
 
@@ -463,9 +463,9 @@ def _describe_left(bed: BedSpec, provider: Provider) -> str:
 
 
 def _running_parts(status: BedStatus) -> list[str]:
-    keepers = [f"the keeper of {host.name}" for host in status.hosts if host.keeper_pid]
+    keepers = [f"the host agent of {host.name}" for host in status.hosts if host.keeper_pid]
     if not status.hosts and status.keeper_pid:
-        keepers = ["the keeper"]
+        keepers = ["the host agent"]
     nodes = [node.name for node in status.nodes if node.state in _RUNNING]
     jobs = [f"job {status.job}"] if status.job and not status.nodes else []
     return [*jobs, *keepers, *([f"{'nodes' if len(nodes) > 1 else 'node'} {' '.join(nodes)}"] if nodes else [])]

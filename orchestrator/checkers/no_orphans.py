@@ -1,4 +1,4 @@
-"""No process of any gang is left: every node of every attempt had no process, or is proved dead."""
+"""No process of any worker group is left: every node of every attempt had no process, or is proved dead."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _uncounted(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
         proofs = (event for event in by_node[start.node] if event.seq > start.invoke.seq)
         if not any(_proves(run, event, gang.epoch) for event in proofs):
             yield views.finding(
-                f"the processes that attempt {gang.epoch} left on {start.node} were not counted", start.invoke
+                f"the processes that {views.start_name(gang.epoch)} left on {start.node} were not counted", start.invoke
             )
 
 

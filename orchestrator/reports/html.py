@@ -143,7 +143,7 @@ def _loss(view: views.RunView, curves: losses.Losses) -> list[tuple[str, str, st
     last = max(curves.kept, default=None)
     loss = view.loss if last is None else curves.kept[last]
     same, both = losses.equal(curves)
-    note = f"equal to the twin at {same:,}/{both:,} steps" if both else "no twin"
+    note = f"equal to the reference run at {same:,}/{both:,} steps" if both else "no reference run"
     return [] if loss is None else [("loss", f"{loss:.4f}", note)]
 
 

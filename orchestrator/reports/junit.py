@@ -103,7 +103,7 @@ def _why(run: Run, view: views.RunView) -> str:
     if failed is None or not failed.tail:
         return ""
     head = (
-        f"the last lines of rank {failed.rank} on {failed.node}, attempt {failed.epoch} ({failed.path or 'its log'}):"
+        f"the last lines of rank {failed.rank} on {failed.node}, {views.start_name(failed.epoch)} ({failed.path or 'its log'}):"
     )
     return "\n".join([*failed.traceback, "", head, *failed.tail]).strip()
 

@@ -57,7 +57,7 @@ def _why(run: Run, view: views.RunView) -> Iterator[str]:
     failed = facts.failed(run, view)
     if failed is None:
         return
-    yield from (f"## Why: rank {failed.rank} on {cell(failed.node)}, attempt {failed.epoch}", "")
+    yield from (f"## Why: rank {failed.rank} on {cell(failed.node)}, {views.start_name(failed.epoch)}", "")
     for lines in (failed.traceback, failed.tail):
         yield from (*_block(lines), "") if lines else ()
     if failed.path:

@@ -71,7 +71,7 @@ def _start(request: Request, plan: Plan, directory: Path, *, fresh: bool = True)
     except Interrupted as interruption:
         if not ends_by_interrupt:
             raise
-        abandon.collect_and_close(request, directory, "interrupted in the twin")
+        abandon.collect_and_close(request, directory, "interrupted in the reference run")
         beds.end_run(Path(request.bed.workdir), directory.name)
         raise Interrupted(*interruption.problems, hint=f"run it again: {request.command}") from interruption
     request = twin_runs.with_interval(request, directory)

@@ -58,10 +58,10 @@ def provide_after(request: Request, directory: Path) -> bool:
         try:
             _store(_make(request, directory, _outside_files(request, directory)), directory)
         except preparation.NotComparable as error:
-            request.on_note(f"no twin follows: {error.problems[0]}")
+            request.on_note(f"no reference run follows: {error.problems[0]}")
         except Interrupted as interruption:
             is_interrupted = True
-            request.on_note(f"{interruption.problems[0]}; the run itself is complete and is judged without a twin")
+            request.on_note(f"{interruption.problems[0]}; the run itself is complete and is judged without a reference run")
         beds.end_twin(Path(request.bed.workdir))
     shutil.rmtree(work, ignore_errors=True)
     return is_interrupted
@@ -79,7 +79,7 @@ def _outside_files(request: Request, directory: Path) -> tuple[str, ...]:
     changes = outside_files.changes(bundle.load(directory), began, params, map(str, own))
     if changes.lost:
         raise preparation.NotComparable(
-            f"the run changed {min(changes.lost)}, which was there before it: --twin runs the twin first, or use {{out}} in its arguments"
+            f"the run changed {min(changes.lost)}, which was there before it: --twin runs the reference run first, or use {{out}} in its arguments"
         )
     return tuple(sorted(changes.created))
 
@@ -192,7 +192,7 @@ def _from_cache(request: Request, key: str) -> Twin | None:
     try:
         twin = read_cached(Path(request.state), key, request.trial.world.size)
     except DamagedTwinError as error:
-        request.on_note(f"the cached twin is damaged and is run again: {error}")
+        request.on_note(f"the cached reference run is damaged and is run again: {error}")
         return None
     if twin is not None:
         request.on_cached_twin(twin.run)
@@ -206,7 +206,7 @@ def _is_needed(request: Request, directory: Path) -> bool:
 def _without_faults(request: Request) -> Request:
     """Return a request for the same trial without faults and checks."""
     trial = replace(request.trial, faults=(), checks=())
-    reason = f"twin of trial {request.trial.id}"
+    reason = f"reference run of trial {request.trial.id}"
     return replace(request, trial=trial, twin=False, twin_after=False, reason=reason, on_event=lambda event: None)
 
 
@@ -236,7 +236,7 @@ def _run_control(request: Request, origin: Path, hidden: Sequence[str]) -> Contr
     if trial is None:
         return None
     beds.end_twin(Path(request.bed.workdir))
-    request = replace(_without_faults(request), trial=trial, reason=f"restart control of trial {request.trial.id}")
+    request = replace(_without_faults(request), trial=trial, reason=f"restarted reference of trial {request.trial.id}")
     directory = _run(request, origin, "twin-control", hidden)
     result = judging.finish(request.catalogue, directory, Path(request.bed.workdir), judging.signer(request))
     _free(request, directory, result.code)
@@ -266,7 +266,7 @@ def _drive(request: Request, plan: Plan, directory: Path, origin: Path) -> None:
     if not bundle.has_ended(directory):
         abandon.collect_and_close(request, directory, "interrupted")
         beds.end_twin(Path(request.bed.workdir))
-        raise Interrupted(f"interrupted in the twin, {plan.run}", hint=command)
+        raise Interrupted(f"interrupted in the reference run, {plan.run}", hint=command)
 
 
 def _abandon(request: Request, directory: Path) -> None:
@@ -284,7 +284,7 @@ def _judge_and_cache(request: Request, directory: Path) -> Twin | None:
     result = judging.finish(request.catalogue, directory, Path(request.bed.workdir), judging.signer(request))
     twin = twins.make_twin(bundle.load(directory))
     if twin is None and not request.trial.faults:
-        request.on_note(f"the run is compared with no twin: {twins.unfit(bundle.load(directory))}")
+        request.on_note(f"the run is compared with no reference run: {twins.unfit(bundle.load(directory))}")
     if twin is not None and not twins.is_script(request.trial):
         write_cached(Path(request.state), twin)
     _free(request, directory, result.code)
@@ -330,7 +330,7 @@ def _read_document(data: bytes, key: str, ranks: int) -> Twin:
     if document["sha256"] != _checksum(content):
         raise ValueError("its content does not match its checksum")
     twin = codec.build(Twin, content)
-    reason = twins.incomplete(twin, ranks) if twin.key == key else f"it is the twin of key {twin.key}"
+    reason = twins.incomplete(twin, ranks) if twin.key == key else f"it is the reference run of key {twin.key}"
     if reason:
         raise ValueError(reason)
     return twin

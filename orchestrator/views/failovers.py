@@ -38,6 +38,10 @@ OF_OWN_WORKLOADS = ("joined", "restored")
 Decision: TypeAlias = RecoveryDecided | RecoveryReplaced
 _DECISIONS = (RecoveryDecided, RecoveryReplaced)
 PHASES = ("detect", "stop", "node", "store", "join", "restore", "step")
+#: Phase -> what was reached at its end, as people read it.
+STAGES = dict(
+    zip(PHASES, ("noticed", "stopped", "node ready", "store", "joined", "restored", "first step"), strict=True)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,4 +125,4 @@ def _label(kind: str, event: Event) -> str:
         return "gone" if code is None else f"exit {code}"
     if kind == "held":
         return f"held in {event.data.phase} of step {event.data.step}"
-    return f"attempt {event.epoch}" if kind in ("start", "run") and event.epoch is not None else ""
+    return start_name(event.epoch) if kind in ("start", "run") and event.epoch is not None else ""

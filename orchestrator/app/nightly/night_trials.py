@@ -368,7 +368,7 @@ def _recovers_with_spare(trial: Trial) -> bool:
 
 
 def _keeper(host: str = "") -> str:
-    return f"(keeper of {host})" if host else "(keeper)"
+    return f"(host agent of {host})" if host else "(host agent)"
 
 
 def _state(node: NodeStatus) -> str:

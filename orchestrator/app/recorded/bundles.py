@@ -109,7 +109,7 @@ def _unchecked(session: Session, directory: Path, request: VerifyRequest) -> str
     if (directory / seal.KEEPERS_SIGNATURES).exists() and not request.keys:
         files = signing.keys_of_bed(session.state, directory)
         known = " ".join(f"--bed-key {short_path(file)}" for file in files)
-        text += f"; its keepers' signatures were not checked: give {known or '--bed-key FILE (its bed is not up here)'}"
+        text += f"; its host agents' signatures were not checked: give {known or '--bed-key FILE (its bed is not up here)'}"
     return text
 
 

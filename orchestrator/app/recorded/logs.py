@@ -30,7 +30,7 @@ class LogsRequest:
 
     what: str = argument("latest", metavar="[RUN|BED/NODE|BED/keeper]", completes="logs")
     rank: int | None = option(None, "Only this rank.", least=0)
-    epoch: int | None = option(None, "Only this attempt, the start of the gang: 0 is the first.", least=0)
+    epoch: int | None = option(None, "Only this attempt, the start of the worker group: 0 is the first.", least=0)
     node: str | None = option(None, "Only this node.")
     lines: int | None = option(None, "Only the last N lines of each log.", flags=("-n", "--lines"), least=1)
     follow: bool = option(False, "Print new lines as they are written.", flags=("-f", "--follow"))
@@ -52,7 +52,7 @@ class Log:
 
     @property
     def title(self) -> str:
-        return f"{self.node} rank {self.rank} attempt {self.epoch}" if self.rank >= 0 else self.node
+        return f"{self.node} rank {self.rank} {views.start_name(self.epoch)}" if self.rank >= 0 else self.node
 
     def document(self, line: str) -> object:
         """A line, for programs; the events of a node are documents already."""

@@ -30,7 +30,7 @@ NODES = 1000
 #: Lines that are shown of the log of the rank that failed.
 _TAIL = 8
 _NOT_VERIFIED = "not verified"
-#: A line of a traceback that names a place, and one of a stack that the stop of an attempt wrote.
+#: A line of a traceback that names a place, and one of a stack that the stop of a start wrote.
 _PLACE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,|$)')
 _DUMPED = re.compile(r'  File ".+", line \d+ in ')
 
@@ -97,7 +97,7 @@ def _notes(session: Session, result: Result, run: Run) -> Iterator[str]:
 
 def _unhealed(run: Run) -> Iterator[str]:
     if (healed := _healed(run.history)).startswith(_NOT_VERIFIED):
-        yield f"healed    {healed}"
+        yield f"undone    {healed}"
 
 
 def document(result: Result) -> dict[str, Any]:
@@ -203,14 +203,12 @@ def _rows(items: list[str]) -> Iterator[str]:
 
 def _failovers(run: Run, view: views.RunView) -> Iterator[str]:
     for failover in view.failovers:
-        parts = " | ".join(f"{name} {seconds * 1000:.0f}" for name, seconds in failover.phases)
-        ttr_s, caught_up_s = failover.ttr_s, failover.caught_up_s
-        total = f" = TTR {ttr_s * 1000:.0f} ms" if ttr_s is not None else f"; {sentence.returned(view, failover)}"
-        later = f"      caught up +{caught_up_s * 1000:.0f} ms" if caught_up_s is not None else ""
-        yield f"failover  {parts}{total}{later}"
+        redone_s = failover.caught_up_s
+        later = f"      lost steps redone after {redone_s * 1000:.0f} ms" if redone_s is not None else ""
+        yield f"recovery  {ladder_lines.stages(view, failover)}{later}"
     yield from _cost(run, view)
     if healed := _healed(run.history):
-        yield f"healed    {healed}"
+        yield f"undone    {healed}"
 
 
 def _cost(run: Run, view: views.RunView) -> Iterator[str]:
@@ -258,7 +256,7 @@ def _healed(history: History) -> str:
     back = sorted(str(node) for node in healed if str(node) not in begun or begun[str(node)].incarnation)
     end = history.last(RunEnd)
     is_broken = end is not None and end.data.kind == "infrastructure"
-    parts = (f"{', '.join(back)} back and warm" if back else "", "" if is_broken else "the bed is as `up` left it")
+    parts = (f"{', '.join(back)} back and ready" if back else "", "" if is_broken else "the bed is as `up` left it")
     return "; ".join(filter(None, parts))
 
 
@@ -270,7 +268,7 @@ def _failed_log(run: Run, most: int = _TAIL) -> Iterator[str]:
         places = [match for line in failed.traceback or tail if (match := _PLACE.search(line))]
         places = [match for match in places if views.standing.is_in_script((match["file"],))] or places
         where = f" at {Path(places[-1]['file']).name}:{places[-1]['line']}" if places else ""
-        yield f"log       rank {failed.rank} on {failed.node}, attempt {failed.epoch}{where}, last lines:"
+        yield f"log       rank {failed.rank} on {failed.node}, {views.start_name(failed.epoch)}{where}, last lines:"
         yield from (f"          {line}" for line in tail[-most:])
 
 

@@ -158,7 +158,7 @@ def defeat(state: State, lost: tuple[str, ...], decision: Decision) -> Ending:
     the infrastructure, unless recovery is refused because of it.
     """
     ranks = ", ".join(map(str, sorted(state.failed)))
-    what = f"rank{'s' * (len(state.failed) > 1)} {ranks} failed" if ranks else state.standstill or "the gang stalled"
+    what = f"rank{'s' * (len(state.failed) > 1)} {ranks} failed" if ranks else state.standstill or "the worker group stalled"
     is_later = bool(lost and state.failed) and not _explains(state, lost)
     if is_later:
         what += f"; then {', '.join(lost)} {'were' if len(lost) > 1 else 'was'} lost"

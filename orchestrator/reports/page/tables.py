@@ -270,6 +270,6 @@ def _event(event: Event, line: int, logs: Mapping[tuple[str, int, int], str]) ->
         log = logs.get((event.node, event.data.rank, event.epoch or 0), "")
     return EventRow(
         seq=event.seq, line=line, t=f"{event.t:.3f}", type=event.type, f=event.f, node=event.node or "",
-        attempt="" if event.epoch is None else f"attempt {event.epoch}", text=event_sentences.sentence(event),
+        attempt="" if event.epoch is None else views.start_name(event.epoch), text=event_sentences.sentence(event),
         log=files.address(log) if log else "",
     )  # fmt: skip
