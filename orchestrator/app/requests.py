@@ -183,7 +183,7 @@ class LadderRequest:
     require: str | None = option(
         None,
         "The rung that a training must reach for exit 0: survived, whole (its state resumed) or exact (bit by bit)."
-        " [default: whole; exact of built-in trainings, and with --twin]",
+        " [default: whole; exact of built-in trainings, and with --reference]",
         metavar="RUNG",
         choices=RUNGS,
     )
@@ -261,7 +261,7 @@ class RunRequest:
         exists=True,
         is_folder=True,
     )
-    twin: bool | None = option(
+    reference: bool | None = option(
         None,
         "Compare with a reference run, the same trial without faults; a script and its reference run then run in copies of its project."
         " Without one, checks that need it are unknown (exit 2) if the trial names them, else not checked."

@@ -235,8 +235,8 @@ def _implies_recovery(request: RunRequest) -> str:
 
 def twin_choice(request: RunRequest, source: trials.Source) -> bool | None:
     """Tell whether the run has a twin, as the user chooses. A drill with a shipped example has one, so it begins afresh in a copy."""
-    is_drill = request.twin is None and bool(request.fault.fail_node)
-    return True if is_drill and trials.is_example(source) else request.twin
+    is_drill = request.reference is None and bool(request.fault.fail_node)
+    return True if is_drill and trials.is_example(source) else request.reference
 
 
 def _may_shrink(request: RunRequest) -> bool:
@@ -355,7 +355,7 @@ def _cost(trial: Trial, *, is_first: bool, follows: bool) -> tuple[str, ...]:
         return ()
     times = "up to 3 times: with the fault, undisturbed, restarted" if trial.faults else "twice"
     limit = f"the references if it takes under {twin_runs.SHORT_S:g} s, " if follows else ""
-    return (f"the job runs {times} ({limit}with two saves each; --no-twin: once)",)
+    return (f"the job runs {times} ({limit}with two saves each; --no-reference: once)",)
 
 
 def _planned(session: Session, checked: CheckedTrial, bed: BedSpec, cost: tuple[str, ...]) -> PlannedRun:

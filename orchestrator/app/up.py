@@ -255,7 +255,7 @@ def _changes_by_host(bed: BedSpec, hosts: Sequence[str], diff: Diff) -> dict[str
             by_host.setdefault(change.host or where.get(change.node, hosts[0]), []).append(change.node)
         for host, names in by_host.items():
             texts.setdefault(host, []).append(f"{action} {' '.join(names)}")
-    return {host: ", ".join(parts) or "keeper" for host, parts in texts.items()}
+    return {host: ", ".join(parts) or "host agent" for host, parts in texts.items()}
 
 
 def _prepared(

@@ -20,10 +20,8 @@ TWIN = True
 LOSS_BOUND = 1e-5
 LOSSES_COMPARED = 5
 SKIPS = True
-#: Of a script with neither ``--twin`` nor ``--no-twin``.
-NO_TWIN_AFTER = (
-    "not checked: no reference run to compare with (by default one follows a run with a fault, of less than a minute; --twin)"
-)
+#: Of a script with neither ``--reference`` nor ``--no-reference``.
+NO_TWIN_AFTER = "not checked: no reference run (by default one follows a run with a fault, of less than a minute; --reference)"
 
 
 def check(run: Run, params: Params) -> Verdict:
@@ -84,7 +82,12 @@ def _different_batches(run: Run, twin: Twin, until: int) -> Iterator[tuple[int, 
             return
         value, other = own.get(step), twin.batch_losses.get(str(step))
         if value is None or other is None:
-            yield 0, views.finding(f"the loss over the whole batch of step {step} is not known of the run and its reference run")
+            yield (
+                0,
+                views.finding(
+                    f"the loss over the whole batch of step {step} is not known of the run and its reference run"
+                ),
+            )
         elif abs(value - other) > LOSS_BOUND * max(abs(other), abs(value)):
             text = f"the loss over the whole batch of step {step} is {value:.7g}, the reference run's {other:.7g}"
             yield step, views.finding(f"{text}: more than sums in another order explain ({LOSS_BOUND:g})")
@@ -114,7 +117,7 @@ def _script(run: Run) -> Verdict:
         return views.conclude("bit-exact", "", doubts=doubts)
     doubts += [views.finding(f"the reference run wrote {path}, which the run may have read") for path in run.twin.paths]
     if facts.base is None:
-        doubts.append(views.finding("the step that the last attempt resumed from is not known"))
+        doubts.append(views.finding("the step that the last start resumed from is not known"))
     change = next((step for step, _ in lines.size_changes), None)
     common = _until_change(lines, change, _common_facts(facts, run.twin))
     different = _first_difference(common)
@@ -161,7 +164,9 @@ def _script(run: Run) -> Verdict:
     is_rounded = any(own != other for _, name, own, other in restarted if training.step_of(name) > min(shown))
     then = f"step {min(shown)}, then to a restart from there{', but for sums in another order' * is_rounded}"
     until = then if different or by_restart else f"step {facts.steps}"
-    text = f"{names} of {len(facts.digests)} ranks equal to the reference run, to {until}{_unchanged(facts, min(shown))}"
+    text = (
+        f"{names} of {len(facts.digests)} ranks equal to the reference run, to {until}{_unchanged(facts, min(shown))}"
+    )
     control = {"control": run.twin.control.run} if run.twin.control else {}
     evidence = {
         "twin": run.twin.run,
@@ -261,7 +266,9 @@ def _not_compared(run: Run, facts: training.KeptFacts, unseen: tuple[str, ...]) 
     """Equality is shown only by digests after the last failover, on every rank, and if the run lost something."""
     if not facts.digests or unseen:
         what = f" of rank {', '.join(unseen)}" if unseen else ""
-        yield views.finding(f"no digest{what} after step {facts.base or 0} is known both of the run and of its reference run")
+        yield views.finding(
+            f"no digest{what} after step {facts.base or 0} is known both of the run and of its reference run"
+        )
     if run.trial.faults and len(views.gangs(run.history)) < 2 and not _harmless(run):
         yield views.finding("a fault was planned, but the run recovered from no loss")
     if run.twin and run.twin.steps != facts.steps and not run.trial.params.get("stop_at"):
@@ -327,7 +334,9 @@ def _incomplete(twin: Twin, ranks: Iterable[str]) -> Iterator[views.Finding]:
     for name, by_rank in (("losses", twin.losses), ("digests", twin.digests)):
         missing = sorted(rank for rank in ranks if not by_rank.get(rank))
         if missing or not by_rank:
-            yield views.finding(f"the reference run has no {name}" + (f" of rank {', '.join(missing)}" if missing else ""))
+            yield views.finding(
+                f"the reference run has no {name}" + (f" of rank {', '.join(missing)}" if missing else "")
+            )
 
 
 def _unused_checkpoints(run: Run) -> Iterator[views.Finding]:
@@ -379,5 +388,11 @@ def _different_states(digests: Mapping[str, Mapping[str, object]], twin: Twin) -
         own, other = digests.get(rank, {}), twin.digests.get(rank, {})
         names = sorted(name for name in {*own, *other} if own.get(name) != other.get(name))
         if names:
-            how = "is missing" if names[0] not in own else "is not in the reference run" if names[0] not in other else "differs"
+            how = (
+                "is missing"
+                if names[0] not in own
+                else "is not in the reference run"
+                if names[0] not in other
+                else "differs"
+            )
             yield views.finding(f"rank {rank}: {names[0]} {how} ({len(names)} of {len({*own, *other})} differ)")

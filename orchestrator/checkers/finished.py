@@ -1,4 +1,4 @@
-"""The run finished: every rank of the last attempt completed its work and left with exit code 0."""
+"""The run finished: every rank of the last start completed its work and left with exit code 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every attempt has each rank once, no earlier attempt acts after a new one began, and the history has no gaps."""
+"""Every start has each rank once, no earlier start acts after a new one began, and the history has no gaps."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def check(run: Run, params: Params) -> Verdict:
     ]
     sizes = list(dict.fromkeys(gang.world or 0 for gang in gangs)) or [0]
     counts = str(sizes[-1]) if len(sizes) == 1 else f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]}"
-    text = f"{counts} ranks, each once in {len(gangs)} attempt{'s' * (len(gangs) != 1)}"
+    text = f"{counts} ranks, each once in {len(gangs)} start{'s' * (len(gangs) != 1)}"
     return views.conclude("membership", text, failures=failures, doubts=doubts)
 
 
@@ -67,14 +67,16 @@ def _epochs(run: Run, gangs: tuple[views.Gang, ...]) -> Iterator[views.Finding]:
     reasons = Counter(e.epoch for e in run.history.of(*NEXT))
     interrupts = len(run.history.of(events.RunInterrupted))
     if gangs and gangs[0].epoch not in (0, *(range(1, interrupts + 1))) and not reasons[gangs[0].epoch]:
-        yield views.finding(f"the first worker group is of attempt {gangs[0].epoch}", gangs[0].began)
+        yield views.finding(f"the first worker group is of {views.start_name(gangs[0].epoch)}", gangs[0].began)
     for earlier, later in itertools.pairwise(gangs):
         unexplained = [e for e in range(earlier.epoch + 1, later.epoch + 1) if not reasons[e]]
         if len(unexplained) > interrupts:
-            yield views.finding(f"attempt {unexplained[0]} began without a decision", earlier.began, later.began)
+            yield views.finding(
+                f"{views.start_name(unexplained[0])} began without a decision", earlier.began, later.began
+            )
         if later.began.seq < earlier.began.seq:
             yield views.finding(
-                f"the worker group of {views.start_name(later.epoch)} was started before that of {views.start_name(earlier.epoch)}", later.began
+                f"{views.start_name(later.epoch)} came before {views.start_name(earlier.epoch)}", later.began
             )
     yield from _undecided(run)
 
@@ -100,7 +102,9 @@ def _starts(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
     for node, times in nodes.items():
         if times > (node in views.first_slots(gang).values()) + sum(node == new for _, new in moves):
             invokes = [start.invoke for start in gang.starts]
-            yield views.finding(f"{times} worker groups were started on {node} in {views.start_name(gang.epoch)}", *invokes)
+            yield views.finding(
+                f"{times} worker groups were started on {node} in {views.start_name(gang.epoch)}", *invokes
+            )
     assigned = Counter(rank for start in gang.starts for rank in start.invoke.data.ranks or ())
     world, is_over = gang.world or 0, not any(views.not_ended(run.history))
     moved = Counter(slot for slot, _ in moves)
@@ -188,7 +192,7 @@ def _late(run: Run, gangs: tuple[views.Gang, ...]) -> tuple[list[views.Finding],
             text = f"{event.f} of {views.start_name(event.epoch)} after {views.start_name(over.epoch)} had begun"
             failures.append(views.finding(text, over.began, event))
         elif unsure is not None:
-            text = f"no clock shows whether {event.f} of {views.start_name(event.epoch)} came before {views.start_name(unsure.epoch)} had begun"
+            text = f"no clock shows whether {event.f} of {views.start_name(event.epoch)} came before {views.start_name(unsure.epoch)}"
             doubts.append(views.finding(text, unsure.began, event))
     return failures, doubts
 

@@ -108,9 +108,7 @@ def _endings(run: Run, lines: training.Lineage) -> Iterator[views.Finding]:
         yield views.finding(f"{process.name} has no end in its record: it was killed, or still runs")
     first, last = (pick(ranks, key=lambda process: process.last, default=None) for pick in (min, max))
     if first and last and not open_ended and first.last != last.last:
-        yield views.finding(
-            f"{first.name} ended after {first.last} steps of its attempt, {last.name} after {last.last}"
-        )
+        yield views.finding(f"{first.name} ended after {first.last} steps of its start, {last.name} after {last.last}")
 
 
 def _is_partly_reported(process: training.Process) -> bool:

@@ -80,5 +80,6 @@ def _slow(failovers: Sequence[views.Failover], params: Params, *, ended: bool) -
             )
         elif failover.ttr_s is not None and failover.ttr_s > params.seconds:
             yield views.Finding(
-                text=f"{views.start_name(failover.epoch)}: back in {failover.ttr_s:.3g} s, limit {params.seconds:g} s", seqs=seqs
+                text=f"{views.start_name(failover.epoch)}: back in {failover.ttr_s:.3g} s, limit {params.seconds:g} s",
+                seqs=seqs,
             )

@@ -13,7 +13,7 @@ from ..views import training
 from ..views.training import completeness
 
 SKIPS = True
-NEXT = "a restarted reference tells whether that belongs to the job: --twin"
+NEXT = "a restarted reference tells whether that belongs to the job: --reference"
 
 
 @training.by_rank

@@ -65,7 +65,7 @@ def values(run: Run) -> dict[str, Any]:
         "not_probed": tables.not_probed(run),
         "verdicts": tables.verdicts(run),
         "faults": tables.faults(view.faults),
-        "stages": tables.STAGES,
+        "stages": [*tables.STAGES.values()],
         "facts": [
             ("Trial", facts.trial(run)),
             ("Run", [*_linked(run, facts.run_facts(run, view)), *_spare_probe(run)]),
@@ -82,9 +82,9 @@ def values(run: Run) -> dict[str, Any]:
 
 
 def _linked(run: Run, pairs: facts.Pairs) -> list[tuple[str, Markup | str]]:
-    """With a link to the page of the twin, where it lies beside this run: another directory of runs may have it."""
+    """With a link to the page of the reference run, where it lies beside this run: another directory of runs may have it."""
     twin = run.twin.run if run.twin and run.has_twin_beside else ""
-    return [(name, files.other_run(twin, text) if name == "twin" and twin else text) for name, text in pairs]
+    return [(name, files.other_run(twin, text) if name == "reference run" and twin else text) for name, text in pairs]
 
 
 def _spare_probe(run: Run) -> list[tuple[str, Markup]]:

@@ -25,7 +25,7 @@ from ..store.journal import JournalError
 from ..views import training
 from . import abandon, drive, judging, preparation
 
-#: A longer run has a twin only with ``--twin``, in seconds.
+#: A longer run has a twin only with ``--reference``, in seconds.
 SHORT_S = 60.0
 #: The variable by which a rank's watcher knows at how many steps it records the state. The user's own value stays.
 INTERVAL = "CCBED_WATCH_EVERY"
@@ -61,7 +61,9 @@ def provide_after(request: Request, directory: Path) -> bool:
             request.on_note(f"no reference run follows: {error.problems[0]}")
         except Interrupted as interruption:
             is_interrupted = True
-            request.on_note(f"{interruption.problems[0]}; the run itself is complete and is judged without a reference run")
+            request.on_note(
+                f"{interruption.problems[0]}; the run itself is complete and is judged without a reference run"
+            )
         beds.end_twin(Path(request.bed.workdir))
     shutil.rmtree(work, ignore_errors=True)
     return is_interrupted
@@ -79,7 +81,8 @@ def _outside_files(request: Request, directory: Path) -> tuple[str, ...]:
     changes = outside_files.changes(bundle.load(directory), began, params, map(str, own))
     if changes.lost:
         raise preparation.NotComparable(
-            f"the run changed {min(changes.lost)}, which was there before it: --twin runs the reference run first, or use {{out}} in its arguments"
+            f"the run changed {min(changes.lost)}, which was there before it: "
+            "--reference makes the reference run first, or use {out} in its arguments"
         )
     return tuple(sorted(changes.created))
 

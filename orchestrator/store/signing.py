@@ -58,7 +58,7 @@ def signer(directory: Path, allowed: Path, name: str = "") -> str:
     if done.returncode:
         raise paths.TornBundleError(
             f"{signature}: not a signature of {name} for this evidence: {_reason(done)}",
-            hint="the evidence was sealed again after it was signed, or another key signed it",
+            hint="the checksums were made anew after it was signed, or another key signed it",
         )
     return name
 

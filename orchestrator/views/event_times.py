@@ -13,6 +13,7 @@ from ..model.run import StepRecord
 from .clock import Clocks, clocks
 from .command_outcomes import operations
 from .findings import Finding, finding
+from .gangs import start_name
 
 #: A clock is read to a microsecond; ``t`` is rounded to one.
 EXACT = 2e-6

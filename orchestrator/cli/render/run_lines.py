@@ -131,7 +131,9 @@ class RunLines:
         nodes = short_list(self._node_of(rank) for rank in sorted(inside))
         verb = "are" if len(inside) > 1 else "is"
         rest = f"; {nodes} {verb} inside the same collective" if inside and phase in INSIDE else ""
-        yield self._line(event, f"step {step}" if step else str(phase), f"{held.node} waits in {phase} for its fault{rest}")
+        yield self._line(
+            event, f"step {step}" if step else str(phase), f"{held.node} waits in {phase} for its fault{rest}"
+        )
 
     def _fault_injected(self, event: Event[events.FaultInjected]) -> Iterator[Line]:
         evidence, began = _evidence(event.data.evidence), event.data.began
@@ -279,7 +281,7 @@ class RunLines:
         self._first_step_at = min(self._first_step_at, event.t)
         if epoch and len(done) == self._world_size:
             self._first_steps[epoch] = set()
-            yield self._line(event, step, f"first step of {views.start_name(epoch)} done on all ranks")
+            yield self._line(event, step, f"first step of restart {epoch} done on all ranks")
 
     def _rank_unobserved(self, event: Event[events.RankUnobserved]) -> Iterator[Line]:
         yield from self._unjudged(event, f"{_short(event.data.what)} ({_short(event.data.why, 160)})")

@@ -268,7 +268,7 @@ def _failed_log(run: Run, most: int = _TAIL) -> Iterator[str]:
         places = [match for line in failed.traceback or tail if (match := _PLACE.search(line))]
         places = [match for match in places if views.standing.is_in_script((match["file"],))] or places
         where = f" at {Path(places[-1]['file']).name}:{places[-1]['line']}" if places else ""
-        yield f"log       rank {failed.rank} on {failed.node}, {views.start_name(failed.epoch)}{where}, last lines:"
+        yield f"log       rank {failed.rank} on {failed.node}, {failed.start}{where}, last lines:"
         yield from (f"          {line}" for line in tail[-most:])
 
 

@@ -31,7 +31,9 @@ QUIET = (
     "agent.ready",
     "store.open",
 )
-STAGES = ("planned", "armed", "injected", "verified", "healed", "heal verified")
+STAGES = {name: name for name in ("planned", "armed", "injected", "verified")} | {
+    "healed": "undone", "heal verified": "undoing verified",
+}  # fmt: skip
 EVENTS = 300
 #: Events that a text names as evidence of one finding.
 LISTED = 20
@@ -174,7 +176,7 @@ def faults(fault_views: Sequence[FaultView]) -> list[dict[str, Any]]:
             "fault": fault.fault,
             "target": fault.node or (f"rank {fault.rank}" if fault.rank is not None else "not resolved"),
             "exact": "exact" if fault.exact else "observed",
-            "stages": [(stage, fault.stages.get(stage)) for stage in STAGES],
+            "stages": [(word, fault.stages.get(stage)) for stage, word in STAGES.items()],
             "unreached": fault.unreached,
         }
         for fault in fault_views
@@ -229,7 +231,7 @@ def steps(lost: Sequence[int]) -> str:
 
 
 def _title(view: RunView, failover: Failover, step: int | None) -> str:
-    lost = ", ".join(failover.lost) or ", ".join(f"rank {rank}" for rank in failover.failed_ranks) or "gang"
+    lost = ", ".join(failover.lost) or ", ".join(f"rank {rank}" for rank in failover.failed_ranks) or "the worker group"
     where = "" if step is None else f" at step {step:,}"
     return f"{lost} lost{where}, " + (
         sentence.returned(view, failover) if failover.ttr_s is None else f"back in {moment(failover.ttr_s)}"

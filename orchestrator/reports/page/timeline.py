@@ -19,7 +19,7 @@ KINDS = {
     "held": "held or waiting",
     "paused": "paused",
     "dead": "gone",
-    "idle": "warm, idle",
+    "idle": "ready, idle",
 }
 
 

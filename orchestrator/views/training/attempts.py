@@ -12,7 +12,7 @@ from ...model import watch
 from ...model.events import RecoveryReplaced
 from ...model.frozen import dataclass, field
 from ...model.run import Run
-from ..gangs import Gang, gangs
+from ..gangs import Gang, gangs, start_name
 from ..step_ranges import Steps
 from .uneven import FilesOfRank
 

@@ -121,7 +121,9 @@ def _by_rates(row: Row, process: Process, step: Step, twin: Mapping[str, str]) -
         return replace(row, result="fail", text=text)
     is_known = row.result == "unknown" and row.part == "scheduler" and len({rates for _, rates, _ in common}) > 1
     if is_known:
-        return replace(row, result="pass", text=f"the learning rates of {len(common)} steps are those of the reference run")
+        return replace(
+            row, result="pass", text=f"the learning rates of {len(common)} steps are those of the reference run"
+        )
     return row
 
 
@@ -321,7 +323,7 @@ def _by_contents(
     who: str,
 ) -> Iterator[Row]:
     """Without a state of that moment: by the contents of the checkpoint, and by the steps that were executed again."""
-    reason = f"no earlier attempt recorded the whole state after step {resumption.step}"
+    reason = f"no earlier start recorded the whole state after step {resumption.step}"
     checkpoint = resumption.checkpoint if resumption.newest == resumption.step else None
     contents = checkpoint.contents if checkpoint else {}
     for part in PARTS:

@@ -10,7 +10,7 @@ from ...model.event import Event
 from ...model.events import ResumeChosen
 from ...model.run import Run, StepRecord
 from ..findings import Finding, finding
-from ..gangs import Gang, gangs
+from ..gangs import Gang, gangs, start_name
 from ..lineage import chosen_checkpoints, resume_steps
 from ..step_ranges import Steps
 from .attempts import Attempt, Process

@@ -148,7 +148,9 @@ def beyond(
             text = f"rank {rank}: weights and optimizer equal the reference run's until step {first - 1} and differ from the next on"
             return first, text
         if moved := _moved(_shares(own, other, base), least):
-            return moved[0], f"rank {rank}: the weights after step {moved[0]} differ from the reference run's {moved[1]}"
+            return moved[
+                0
+            ], f"rank {rank}: the weights after step {moved[0]} differ from the reference run's {moved[1]}"
     for rank, own in sorted(facts.losses.items(), key=lambda item: int(item[0])):
         known = {
             int(step): (twin.losses[rank][step], own[step]) for step in own.keys() & twin.losses.get(rank, {}).keys()
