@@ -1,4 +1,4 @@
-"""Every planned fault was armed, injected and verified on the right node, and healed, in that order."""
+"""Every planned fault was armed, injected and verified on the right node, and undone, in that order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""After every loss all ranks completed their first new step within a time limit (TTR)."""
+"""After every loss all ranks completed their first new step within a time limit."""
 
 from __future__ import annotations
 

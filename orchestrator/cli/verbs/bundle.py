@@ -33,7 +33,7 @@ def export(session: Session, exported: bundles.Exported) -> None:
     short_help="Compare the files of RUN or ARCHIVE with their checksums and signatures.",
 )
 def verify(session: Session, verified: bundles.Verified) -> None:
-    """Compare every file of RUN, or of an exported archive, with its seal, and its signatures with the keys."""
+    """Compare every file of RUN, or of an exported archive, with its checksum, and its signatures with the keys."""
     signers = verified.signers
     if verified.problems:
         session.terminal.error(verified.problems, verified.hint)
@@ -45,7 +45,7 @@ def verify(session: Session, verified: bundles.Verified) -> None:
 
 @options.verb(SignRequest, below=command, short_help="Sign the evidence of RUN with an SSH key.")
 def sign(session: Session, request: SignRequest) -> int:
-    """Sign the evidence of RUN with an SSH key: without the key it cannot be changed and sealed again unnoticed."""
+    """Sign the evidence of RUN with an SSH key: without the key it cannot be changed unnoticed, with new checksums."""
     signature, run = bundles.sign(request), request.run
     if session.is_json:
         session.terminal.json({"run": signature.parent.name, "signature": str(signature)})

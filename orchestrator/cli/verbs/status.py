@@ -47,7 +47,7 @@ def _show(terminal: Terminal, bed: Status) -> None:
         for departed in spec.departed
     )
     for lease in bed.status.leases:
-        terminal.line(f"  lease     {lease}: a fault that is not undone yet     undo it: ccbed heal {spec.name}")
+        terminal.line(f"  fault     {lease}: a fault that is not undone yet     undo it: ccbed heal {spec.name}")
     if run:
         state, next_step = status.describe_run(spec, run)
         terminal.line(f"  open run  {run.run}, for {age(run.age_s)}, {state}     {next_step}")
