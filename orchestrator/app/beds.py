@@ -43,7 +43,7 @@ def wanted(session: sessions.Session, inventory: Path) -> BedSpec:
 
     inventory = shipped.find(inventory)
     if not inventory.exists():
-        raise _missing(inventory)
+        raise _missing(session, inventory)
     _require_one_bed(inventory)
     try:
         document = inventories.read(inventory, session.vault)
@@ -86,11 +86,16 @@ def _description(bed: BedSpec) -> BedSpec:
     return replace(bed, inventory="", agent="", hash="", nodes=nodes, replacements=replacements)
 
 
-def _missing(inventory: Path) -> UsageError:
+def _missing(session: sessions.Session, inventory: Path) -> UsageError:
     """The error for a file that does not exist, with the nearest inventory here, below inventories/ or of those that ccbed ships."""
     from ..core.spec import values
 
     known = {short_path(path) for path in shipped.inventories()}
+    bed = read(session, str(inventory)) if str(inventory) in beds.names(session.state) else None
+    named = [bed.inventory] if bed and bed.inventory else [path for path in known if Path(path).stem == str(inventory)]
+    if named:
+        what = "is the name of a bed" if bed else "is no file"
+        return UsageError(f"{inventory}: {what}; its inventory is {short_path(named[0])}", hint=f"ccbed up {short_path(named[0])}")
     near = values.nearest(short_path(inventory), known)
     near = f"; {near}" if near.startswith("did") else ""
     return UsageError(

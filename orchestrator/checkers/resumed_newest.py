@@ -50,7 +50,7 @@ def _script(run: Run) -> Verdict:
     doubts += [finding for is_failure, finding in by_word if not is_failure]
     steps = [_newest(resumption) for resumption in lines.resumptions]
     text = f"resumed {', then '.join(steps)}, the newest" if steps else "no failover, no checkpoint was resumed"
-    newest = {item.attempt.name: item.newest for item in lines.resumptions}
+    newest = {item.attempt.key: item.newest for item in lines.resumptions}
     evidence = {"newest": newest, "tried": [finding.text for finding in tried]}
     return views.conclude("resumed-newest", text, failures=failures, doubts=doubts, evidence=evidence)
 

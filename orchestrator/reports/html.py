@@ -13,7 +13,7 @@ from .. import views
 from ..core.verdict import ladder, sentence
 from ..model.run import Run
 from ..views import training
-from .page import facts, failover, files, losses, scripts, tables, timeline
+from .page import facts, failover, files, losses, scripts, tables, terms, timeline
 
 if TYPE_CHECKING:
     from .page import collective
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def render(run: Run) -> Mapping[str, bytes]:
     """``index.html``, complete in itself: its own scripts, and links to files of the bundle and to other runs."""
-    return {"index.html": _template().render(values(run)).encode(errors="replace")}
+    return {"index.html": terms.explained(_template().render(values(run))).encode(errors="replace")}
 
 
 def warm_up() -> None:

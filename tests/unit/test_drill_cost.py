@@ -25,7 +25,7 @@ def test_a_script_with_references_is_said_to_run_several_times(
 ) -> None:
     trial = history.trial(*faults, workload="script")
     (text,) = run._cost(trial, is_first=is_first, follows=follows)
-    assert text == f"the job runs {cost}with two saves each; --no-twin: once)"
+    assert text == f"the job runs {cost}with two saves each; --no-reference: once)"
 
 
 def test_a_job_that_runs_once_is_announced_without_its_cost() -> None:

@@ -33,7 +33,7 @@ VOID = {"meta", "br", "hr", "img", "link", "input"}
 PARTIAL: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
     "whole": ({}, {}, True),
     "no failover": ({}, {"failovers": (), "faults": ()}, True),
-    "no twin": ({"twin": None}, {}, True),
+    "no reference run": ({"twin": None}, {}, True),
     "no steps": ({"files": run_builder.Files()}, {"step": 0, "loss": None, "goodput": None}, True),
     "no history": ({"history": History()}, {"failovers": (), "faults": (), "slots": (), "duration_s": 0.0}, False),
     "no verdicts": ({"verdicts": ()}, {}, True),
@@ -44,7 +44,7 @@ PARTIAL: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
         True,
     ),
     "not finished": ({"verdicts": ()}, {"outcome": "running", "step": 31, "steps": None, "loss": None}, True),
-    "failed early": ({"verdicts": ()}, {"outcome": "failed", "reason": "no gang", "failovers": (), "step": 0}, False),
+    "failed early": ({"verdicts": ()}, {"outcome": "failed", "reason": "no worker group", "failovers": (), "step": 0}, False),
     "not recovered": ({}, {"failovers": (run_builder.failover(ttr_s=None, phases=(), milestones=()),)}, True),
     "recovery broken off": (
         {},
@@ -147,11 +147,11 @@ def test_evidence_that_is_a_run_is_a_link_to_its_page() -> None:
     verdict = Verdict(check="bit-exact", outcome="pass", text="equal", evidence=evidence)
     run = dataclasses.replace(history.reference(), verdicts=(verdict,), has_twin_beside=True)
     page = html.render(run)["index.html"].decode()
-    assert '<b>twin</b> <a href="../../dp-ring-twin-b927/report/index.html">dp-ring-twin-b927</a></li>' in page
-    assert "<b>steps</b> attempt 1: 20 </li>" in page
+    assert '<b>reference run</b> <a href="../../dp-ring-twin-b927/report/index.html">dp-ring-twin-b927</a></li>' in page
+    assert "<b>steps</b> restart 1: 20 </li>" in page
     assert "<b>differs from step</b> 23 </li>" in page and "<b>control</b> ../../&lt;b&gt;</li>" in page
     away = html.render(dataclasses.replace(run, has_twin_beside=False))["index.html"].decode()
-    assert "<b>twin</b> dp-ring-twin-b927 </li>" in away, "of another directory"
+    assert "<b>reference run</b> dp-ring-twin-b927 </li>" in away, "of another directory"
 
 
 def test_every_event_of_ccbed_has_a_sentence_of_its_own_fields() -> None:

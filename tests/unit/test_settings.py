@@ -167,8 +167,8 @@ jobid json keep keep-last keep-size kind kv-heads layers like limit lines link l
 max-unavailable memory-mib metric microbatches nic-mib night nnodes node noise nproc older-than only operation operator
 optimizer outcome over passes plots pp precision precision-s prepare probe probe-s probe-spares probes quick quiet rank
 ranks-per-node reason rebuild recompute recovery reference repeat repeat-s repeats replace-wait require reshard rounds save-grace-s scatter
-secret seed sequence sequence-parallel shares since sizes step-min-ms step-regex steps stop-at strategy style systems
-table tag tee timeout timeout-s tokens topk tp trial twin verbose verify vocabulary wait wall warmup world zero
+secret seed sequence sequence-parallel shares since sizes start step-min-ms step-regex steps stop-at strategy style systems
+table tag tee timeout timeout-s tokens topk tp trial verbose verify vocabulary wait wall warmup world zero
 """
 HARMLESS = set(_HARMLESS.split())
 #: Parameters with the name of an option that is in another class.

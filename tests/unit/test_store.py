@@ -372,7 +372,7 @@ def test_a_twin_that_was_damaged_is_told_with_its_file_and_is_not_used(
     file = tmp_path / "twins/k1.json"
     assert old in file.read_text()
     file.write_text(file.read_text().replace(old, new, 1))
-    with pytest.raises(twin_runs.DamagedTwinError, match=rf"twins/k1\.json: .*{reason}"):
+    with pytest.raises(twin_runs.DamagedTwinError, match=rf"reference runs/k1\.json: .*{reason}"):
         twin_runs.read_cached(tmp_path, "k1", 1)
 
 
@@ -388,7 +388,7 @@ def test_a_twin_of_fewer_ranks_or_under_another_key_is_not_used(tmp_path: Path) 
     with pytest.raises(twin_runs.DamagedTwinError, match="it has no losses of rank 1, 2"):
         twin_runs.read_cached(tmp_path, "k1", 3)
     (tmp_path / "twins/k1.json").rename(tmp_path / "twins/k2.json")
-    with pytest.raises(twin_runs.DamagedTwinError, match="it is the twin of key k1"):
+    with pytest.raises(twin_runs.DamagedTwinError, match="it is the reference run of key k1"):
         twin_runs.read_cached(tmp_path, "k2", 1)
 
 

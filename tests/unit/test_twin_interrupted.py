@@ -22,7 +22,7 @@ def test_an_interrupted_twin_leaves_the_run_complete(
 ) -> None:
     def make(*_: Any) -> None:
         if is_interrupted:
-            raise Interrupted("interrupted in the twin, t-twin")
+            raise Interrupted("interrupted in the reference run, t-twin")
 
     ended: list[Path] = []
     monkeypatch.setattr(bundle, "stage", lambda directory: "ended")
@@ -37,7 +37,7 @@ def test_an_interrupted_twin_leaves_the_run_complete(
     )
     (tmp_path / "work").mkdir()
     assert twin_runs.provide_after(request, tmp_path) == is_interrupted
-    note = "interrupted in the twin, t-twin; the run itself is complete and is judged without a twin"
+    note = "interrupted in the reference run, t-twin; the run itself is complete and is judged without a reference run"
     assert notes == [note] * is_interrupted
     assert ended == [Path("/bed")] and not (tmp_path / "work").exists()
 

@@ -151,8 +151,8 @@ def test_steps_without_a_duration_have_no_goodput(run: Run) -> None:
 @pytest.mark.parametrize(
     ("check", "text"),
     [
-        ("same-resume-step", "attempt 1: no rank has a record of its training"),
-        ("resumed-newest", "attempt 1: no rank has a record of its training"),
+        ("same-resume-step", "restart 1: no rank has a record of its training"),
+        ("resumed-newest", "restart 1: no rank has a record of its training"),
         ("recovered-within", "the script reported no step, so the time to recover is not known"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -35,6 +36,8 @@ STAGES = {name: name for name in ("planned", "armed", "injected", "verified")} |
     "healed": "undone", "heal verified": "undoing verified",
 }  # fmt: skip
 EVENTS = 300
+#: A start of the ranks, as a key of evidence.
+_START = re.compile(r"^attempt (\d+)")
 #: Events that a text names as evidence of one finding.
 LISTED = 20
 #: Of a script that reports no steps.
@@ -243,10 +246,14 @@ def _parts(verdict: Verdict) -> tuple[tuple[str, str, str, str], ...]:
     if verdict.check != "resume-complete":
         return ()
     return tuple(
-        (attempt, part, str(mapping(row).get("result", "")), str(mapping(row).get("text", "")))
+        (_START.sub(_started, attempt), part, str(mapping(row).get("result", "")), str(mapping(row).get("text", "")))
         for attempt, rows in mapping(verdict.evidence.get("rows")).items()
         for part, row in mapping(rows).items()
     )
+
+
+def _started(key: re.Match[str]) -> str:
+    return views.start_name(int(key[1]))
 
 
 def _evidence(verdict: Verdict) -> tuple[Evidence, ...]:
@@ -262,7 +269,7 @@ def _pieces(key: str, value: Any) -> Iterator[Evidence]:
             yield Evidence(name="", text=text, events=numbers("seq", item.get("seq", ())))
     elif value not in ("", None, [], {}, ()):
         pairs = value.items() if isinstance(value, Mapping) else ()
-        text = ", ".join(f"{name}: {facts.show(item)}" for name, item in pairs) or facts.show(value)
+        text = ", ".join(f"{_START.sub(_started, str(name))}: {facts.show(item)}" for name, item in pairs) or facts.show(value)
         yield Evidence(name=str(key), text=text, events=numbers(key, value))
 
 

@@ -37,4 +37,4 @@ def explained(page: str) -> str:
         return match[0] if text is None else f'<abbr title="{escape(text)}">{match[0]}</abbr>'
 
     head, body, rest = page.partition("<body")
-    return head + body + _PARTS.sub(lambda part: words.sub(term, part[2]) if part[2] and left else part[0], rest)
+    return head + _PARTS.sub(lambda part: words.sub(term, part[2]) if part[2] and left else part[0], body + rest)

@@ -132,6 +132,11 @@ class Attempt:
     are_replicas: bool = False
 
     @property
+    def key(self) -> str:
+        """Its name in the evidence of verdicts."""
+        return f"attempt {self.number}" + (f", restart {self.restart}" if self.is_restarted else "")
+
+    @property
     def name(self) -> str:
         return start_name(self.number) + (f", restart {self.restart} by its launcher" if self.is_restarted else "")
 
