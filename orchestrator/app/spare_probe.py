@@ -129,7 +129,7 @@ class SpareProbe:
                 self.runs,
                 command=self.command,
                 reason=f"probe of {', '.join(names)} {self.reason}",
-                reference=False,
+                twin=False,
                 inputs=source.inputs,
                 placement=Placement(members=tuple(names)),
             ),

@@ -165,7 +165,7 @@ def test_variables_of_the_command_line_do_not_change_a_call(monkeypatch: pytest.
 
 
 def test_the_recorded_command_says_what_was_called() -> None:
-    given = {"fail_node": ("2", "3"), "twin": False, "runs_dir": Path("x"), "param_checkpoint_every": 5}
+    given = {"fail_node": ("2", "3"), "reference": False, "runs_dir": Path("x"), "param_checkpoint_every": 5}
     words = api._words("dp-ring", given, ["--lr", "1"])
     line = "run dp-ring --fail-node 2 --fail-node 3 --no-reference --runs-dir x --checkpoint-every 5 -- --lr 1"
     assert words == line.split()

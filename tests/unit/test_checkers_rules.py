@@ -69,7 +69,7 @@ def test_the_slowest_detection_and_recovery_are_shown() -> None:
     detected = max(failover.detect_s or 0.0 for failover in failovers)
     assert f"node.exit {detected * 1000:.1f} ms" in ask(run, "detected-within").text
     assert (
-        f"TTR {max(failover.ttr_s or 0.0 for failover in failovers) * 1000:.0f} ms" in ask(run, "recovered-within").text
+        f"back in {max(failover.ttr_s or 0.0 for failover in failovers) * 1000:.0f} ms" in ask(run, "recovered-within").text
     )
 
 
@@ -312,7 +312,7 @@ def test_each_gap_in_the_proof_of_a_fault_is_found() -> None:
     ok, injected = first(run, "fault.act", "ok"), first(run, "fault.injected")
     assert "f0 was acknowledged 2 times" in findings(with_copy(run, ok), "fault-verified")
     over: dict[str, Any] = {"f": "lease.over", "value": {"key": "f/f0/act"}}
-    assert "the lease of f0 expired" in findings(with_copy(run, injected, **over), "fault-verified")
+    assert "the time limit of f0 was over" in findings(with_copy(run, injected, **over), "fault-verified")
     verified = first(run, "fault.verified")
     text = "fault.verified of f0 comes before fault.injected"
     assert text in findings(moved(run, verified, injected.seq), "fault-verified")
@@ -325,8 +325,8 @@ def test_each_gap_in_the_proof_of_a_fault_is_found() -> None:
     ("change", "text"),
     [
         ({"node": "n1"}, "f0 held a rank of n1 but acted on n2"),
-        ({"value": {"phase": "forward"}}, "f0 was not held in allreduce of step 30"),
-        ({"value": {"step": 29}}, "f0 was not held in allreduce of step 30"),
+        ({"value": {"phase": "forward"}}, "f0 did not wait in allreduce of step 30"),
+        ({"value": {"step": 29}}, "f0 did not wait in allreduce of step 30"),
     ],
 )
 def test_the_held_rank_must_be_the_planned_one(change: dict[str, Any], text: str) -> None:

@@ -280,7 +280,7 @@ def test_several_nodes_are_killed_at_the_same_time_unless_each_has_its_own(
 def test_without_a_twin_the_checks_that_the_trial_names_stay_in_it(ccbed: Desk) -> None:
     (ccbed.root / "t.yml").write_text("{trial: t, workload: train-dp, checks: [bit-exact, detected-within: 2s]}")
     ccbed("up", "local.yml")
-    ccbed("run", "t.yml", "--no-twin")
+    ccbed("run", "t.yml", "--no-reference")
     assert [check.name for check in ccbed.launched[-1].trial.checks] == ["bit-exact", "detected-within"]
     assert ccbed.launched[-1].twin is False
 
@@ -450,7 +450,7 @@ def test_list_tells_every_plugin_with_its_first_line(ccbed: Desk) -> None:
 def test_heal_without_a_cause_says_so(ccbed: Desk) -> None:
     ccbed("up", "local.yml")
     assert ccbed("heal") == 0
-    assert "bed local has nothing to heal" in ccbed.out
+    assert "bed local has nothing to undo" in ccbed.out
 
 
 def test_a_run_that_is_driven_is_not_healed(ccbed: Desk) -> None:

@@ -16,7 +16,7 @@ from tests.arch.test_layout import ROOT, tracked
 PAGES = [file for file in tracked() if file.suffix == ".md" and file.name != "CHANGELOG.md"]
 #: A line of a block or of a session, or a span, that begins with the command; a span of the bare name is no command.
 _COMMAND = re.compile(r"^(?:    |\$ |```\n)(?:\$ )?(?:[A-Z_]+=\S+ )*(ccbed .+)$|`(ccbed [a-z][^`]*)`", re.MULTILINE)
-_COMMENT = re.compile(r"\s{2,}#.*| #\s.*|\s[|>;]+\s.*|\s&&\s.*")
+_COMMENT = re.compile(r"\s{2,}#.*| #\s.*|\s\\?[|>;]+\s.*|\s&&\s.*")
 
 
 def commands() -> Iterator[tuple[str, str]]:
@@ -27,7 +27,7 @@ def commands() -> Iterator[tuple[str, str]]:
 
 
 def _of_workloads() -> set[str]:
-    workloads = plugins.load().workloads.values()
+    workloads = plugins.discover().workloads.values()
     names = {name for workload in workloads for name in workload.module.Params.__dataclass_fields__}  # type: ignore[attr-defined]
     return {f"--{name.strip('_').replace('_', '-')}" for name in names}
 

@@ -120,7 +120,7 @@ def test_the_page_begins_with_the_verdict_sentence(monkeypatch: pytest.MonkeyPat
 
 def test_the_page_shows_each_phase_with_its_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
     text = page(monkeypatch)
-    for label in ("detect 4.0 ms", "stop 9.0 ms", "store 22 ms", "join 67 ms", "restore 21 ms", "step 35 ms"):
+    for label in ("noticed 4.0 ms", "stopped 9.0 ms", "store 22 ms", "joined 67 ms", "restored 21 ms", "first step 35 ms"):
         assert f">{label}</text>" in text
 
 
@@ -157,7 +157,7 @@ def test_evidence_that_is_a_run_is_a_link_to_its_page() -> None:
 def test_every_event_of_ccbed_has_a_sentence_of_its_own_fields() -> None:
     fields: dict[str, set[str]] = {}
     for (name, _), cls in REGISTRY.items():
-        fields.setdefault(name, {"node", "attempt", "count", "iterations"}).update(
+        fields.setdefault(name, {"node", "start", "count", "iterations"}).update(
             field.name
             for field in dataclasses.fields(cls)  # type: ignore[arg-type]
         )

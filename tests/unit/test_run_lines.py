@@ -39,7 +39,7 @@ def test_a_failover_is_told_from_the_hold_to_the_first_step() -> None:
         "start", "step 30", "FAULT", "noticed", "restart 1", "resume", "restart 1", "step 26",
     ]  # fmt: skip
     assert "start: 4 ranks on n0 n1 n2 n3" in lines
-    assert "step 30: n2 held in allreduce; n0 n1 n3 are inside the same collective" in lines
+    assert "step 30: n2 waits in allreduce for its fault; n0 n1 n3 are inside the same collective" in lines
     assert "restart 1: n2 lost: spare; rank 2 is now on n4" in lines
     assert "restart 1: 4 ranks now on n0 n1 n4 n3" in lines
 
@@ -170,6 +170,6 @@ def test_a_rank_that_was_killed_for_memory_is_detected_with_the_reason() -> None
         return lines_of(run, History((event(ended, at=at, source=source, epoch=0, node="n1"),)))
 
     assert lines(-9) == [
-        "detected: rank.exit rank 1 on n1, code -9 (out of memory: the kernel killed it), by exit watch"
+        "noticed: rank 1 on n1 exited, code -9 (out of memory: the kernel killed it)"
     ]
-    assert lines(1) == ["detected: rank.exit rank 1 on n1, code 1, by exit watch"]
+    assert lines(1) == ["noticed: rank 1 on n1 exited, code 1"]

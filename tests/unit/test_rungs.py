@@ -288,7 +288,7 @@ def test_a_run_ends_with_at_most_twelve_lines(
     rows = {"attempt 1": {part: {"result": result, "text": LONG} for part in parts.PARTS}}
     made = tuple(Verdict(check=name, outcome=result, text=LONG, evidence={"rows": rows}) for name in checks)
     out = ended(run_builder.run(verdicts=made), outcome, tmp_path / "runs" / "r")
-    lines = out[out.index("failover ") :].splitlines()
+    lines = out[out.index("recovery ") :].splitlines()
     assert len(lines) <= 12, out
     assert [line.split()[0] for line in lines if line.startswith(("survived", "resumed", "exact"))] == [
         "survived",

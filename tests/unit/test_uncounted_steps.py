@@ -129,7 +129,7 @@ def test_the_reports_leave_out_what_is_not_known(run: Run, view: views.RunView) 
     assert html.figures(run, view, NO_LOSSES)[0][1] == "not reported"
     text = markdown.render(run)["summary.md"].decode()
     assert "back and finished" in text and "not back" not in text
-    assert "resumed from not known; steps redone: not known; caught up after not known" in text
+    assert "resumed from not known; steps redone: not known, after not known" in text
 
 
 def test_the_metrics_leave_out_what_is_not_known(run: Run) -> None:

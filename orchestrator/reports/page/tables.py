@@ -36,6 +36,8 @@ STAGES = {name: name for name in ("planned", "armed", "injected", "verified")} |
     "healed": "undone", "heal verified": "undoing verified",
 }  # fmt: skip
 EVENTS = 300
+#: Keys of evidence, and what people call them.
+_NAMES = {"twin": "reference run", "control": "restarted reference"}
 #: A start of the ranks, as a key of evidence.
 _START = re.compile(r"^attempt (\d+)")
 #: Events that a text names as evidence of one finding.
@@ -270,7 +272,7 @@ def _pieces(key: str, value: Any) -> Iterator[Evidence]:
     elif value not in ("", None, [], {}, ()):
         pairs = value.items() if isinstance(value, Mapping) else ()
         text = ", ".join(f"{_START.sub(_started, str(name))}: {facts.show(item)}" for name, item in pairs) or facts.show(value)
-        yield Evidence(name=str(key), text=text, events=numbers(key, value))
+        yield Evidence(name=_NAMES.get(key, key), text=text, events=numbers(key, value))
 
 
 def _event(event: Event, line: int, logs: Mapping[tuple[str, int, int], str]) -> EventRow:

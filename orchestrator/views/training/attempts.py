@@ -138,7 +138,7 @@ class Attempt:
 
     @property
     def name(self) -> str:
-        return start_name(self.number) + (f", restart {self.restart} by its launcher" if self.is_restarted else "")
+        return start_name(self.number) + (f", restart {self.restart}" if self.is_restarted else "")
 
     @property
     def world(self) -> int:
