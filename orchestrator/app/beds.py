@@ -95,7 +95,9 @@ def _missing(session: sessions.Session, inventory: Path) -> UsageError:
     named = [bed.inventory] if bed and bed.inventory else [path for path in known if Path(path).stem == str(inventory)]
     if named:
         what = "is the name of a bed" if bed else "is no file"
-        return UsageError(f"{inventory}: {what}; its inventory is {short_path(named[0])}", hint=f"ccbed up {short_path(named[0])}")
+        return UsageError(
+            f"{inventory}: {what}; its inventory is {short_path(named[0])}", hint=f"ccbed up {short_path(named[0])}"
+        )
     near = values.nearest(short_path(inventory), known)
     near = f"; {near}" if near.startswith("did") else ""
     return UsageError(

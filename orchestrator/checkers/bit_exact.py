@@ -21,7 +21,9 @@ LOSS_BOUND = 1e-5
 LOSSES_COMPARED = 5
 SKIPS = True
 #: Of a script with neither ``--reference`` nor ``--no-reference``.
-NO_TWIN_AFTER = "not checked: no reference run (by default one follows a run with a fault, of less than a minute; --reference)"
+NO_TWIN_AFTER = (
+    "not checked: no reference run (by default one follows a run with a fault, of less than a minute; --reference)"
+)
 
 
 def check(run: Run, params: Params) -> Verdict:

@@ -238,7 +238,12 @@ def _explained(error: Exception, session: sessions.Session) -> errors.CcbedError
 
 def _of_script(error: click.ClickException, line: Sequence[str]) -> str:
     """The hint for an option that is unknown, and may be one of the script that is to run; empty if it is not."""
-    if not isinstance(error, click.NoSuchOption) or "did you mean" in _problem(error) or "--" in line or "run" not in line:
+    if (
+        not isinstance(error, click.NoSuchOption)
+        or "did you mean" in _problem(error)
+        or "--" in line
+        or "run" not in line
+    ):
         return ""
     script = next((word for word in line if word.endswith(".py")), "")
     start = next((at for at, word in enumerate(line) if word.partition("=")[0] == error.option_name), 0)

@@ -21,7 +21,10 @@ PROSE = (".md", ".j2", ".1", ".yml")
 #: Modules whose docstrings people read, by `ccbed list` and `--help`.
 LISTED = re.compile(r"orchestrator/(cli/verbs|checkers|faults|workloads|algorithms)/\w+\.py")
 #: Code within prose: fences that are no session, spans, links, tags, and fields of a template.
-_CODE = re.compile(r"```(?!console).*?```|`[^`\n]*`|\]\([^)]*\)|\{[{%].*?[%}]\}|<[^>]*>|\\f[BI]|^(?: {4}|\t).*$", re.DOTALL | re.MULTILINE)
+_CODE = re.compile(
+    r"```(?!console).*?```|`[^`\n]*`|\]\([^)]*\)|\{[{%].*?[%}]\}|<[^>]*>|\\f[BI]|^(?: {4}|\t).*$",
+    re.DOTALL | re.MULTILINE,
+)
 _MENTION = re.compile(r"`[^`\n]*`|\{[\w.]+\}")
 
 
@@ -38,7 +41,11 @@ def _matches(name: str, patterns: list[str]) -> bool:
 
 def _docstrings(tree: ast.Module, is_listed: bool) -> set[int]:
     """The docstrings that only readers of the code see."""
-    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)]
+    nodes = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
     hidden = [node for node in nodes if not is_listed or not isinstance(node, ast.Module)]
     return {id(node.body[0].value) for node in hidden if node.body and isinstance(node.body[0], ast.Expr)}
 
@@ -53,7 +60,12 @@ def texts(file: Path) -> Iterator[tuple[int, str]]:
     tree = ast.parse(source)
     hidden = _docstrings(tree, bool(LISTED.fullmatch(str(file.relative_to(ROOT)))))
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in hidden and " " in node.value.strip():
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in hidden
+            and " " in node.value.strip()
+        ):
             yield node.lineno, _MENTION.sub("", node.value)
 
 
@@ -71,7 +83,9 @@ def test_people_read_one_word_for_each_thing(word: dict[str, list[str]]) -> None
     lines = [
         f"{file}:{line}: {text.strip()[:160]}"
         for file, line, text in held()
-        if unwanted.search(text) and unwanted.search(allowed.sub("", text)) and not _matches(file, word.get("where", []))
+        if unwanted.search(text)
+        and unwanted.search(allowed.sub("", text))
+        and not _matches(file, word.get("where", []))
     ]
     assert not lines, f"say {word['say']}:\n" + "\n".join(lines)
 

@@ -69,7 +69,8 @@ def test_the_slowest_detection_and_recovery_are_shown() -> None:
     detected = max(failover.detect_s or 0.0 for failover in failovers)
     assert f"node.exit {detected * 1000:.1f} ms" in ask(run, "detected-within").text
     assert (
-        f"back in {max(failover.ttr_s or 0.0 for failover in failovers) * 1000:.0f} ms" in ask(run, "recovered-within").text
+        f"back in {max(failover.ttr_s or 0.0 for failover in failovers) * 1000:.0f} ms"
+        in ask(run, "recovered-within").text
     )
 
 
@@ -172,7 +173,9 @@ def test_every_rank_is_assigned_to_one_node(ranks: list[int], text: str) -> None
 def test_a_node_and_a_rank_start_once_per_attempt() -> None:
     run = history.clean()
     start = first(run, "gang.start", "invoke", node="n3")
-    assert "2 worker groups were started on n3 in first start" in findings(with_copy(run, start, key="other"), "membership")
+    assert "2 worker groups were started on n3 in first start" in findings(
+        with_copy(run, start, key="other"), "membership"
+    )
     assert "rank.joined of rank 0 2 times" in findings(with_copy(run, first(run, "rank.joined")), "membership")
 
 
@@ -239,7 +242,11 @@ def test_an_attempt_that_could_use_none_of_its_checkpoints_is_found() -> None:
 
 @pytest.mark.parametrize(
     ("change", "text"),
-    [({"faults": 1}, "the reference run 9d12 had 1 fault"), ({"restarts": 2}, "had 2 restarts"), ({"steps": 0}, "did no step")],
+    [
+        ({"faults": 1}, "the reference run 9d12 had 1 fault"),
+        ({"restarts": 2}, "had 2 restarts"),
+        ({"steps": 0}, "did no step"),
+    ],
 )
 def test_a_twin_that_was_interrupted_or_did_nothing_is_no_baseline(change: dict[str, int], text: str) -> None:
     run = dataclasses.replace(history.clean(), twin=history.twin(**change))

@@ -16,13 +16,15 @@ from tests.arch.test_layout import ROOT, tracked
 PAGES = [file for file in tracked() if file.suffix == ".md" and file.name != "CHANGELOG.md"]
 #: A line of a block or of a session, or a span, that begins with the command; a span of the bare name is no command.
 _COMMAND = re.compile(r"^(?:    |\$ |```\n)(?:\$ )?(?:[A-Z_]+=\S+ )*(ccbed .+)$|`(ccbed [a-z][^`]*)`", re.MULTILINE)
-_COMMENT = re.compile(r"\s{2,}#.*| #\s.*|\s\\?[|>;]+\s.*|\s&&\s.*")
+_COMMENT = re.compile(r"\s{2,}#.*| #\s.*|\s\\?[|>;]+\s.*|;\s.*|\s&&\s.*")
 
 
 def commands() -> Iterator[tuple[str, str]]:
     for page in PAGES:
         for block, span in _COMMAND.findall(page.read_text()):
-            if not re.search(r"\.\.\.|…|\[|VERB|TERM", text := _COMMENT.sub("", " ".join((block or span).split("\\\n")))):
+            if not re.search(
+                r"\.\.\.|…|\[|VERB|TERM", text := _COMMENT.sub("", " ".join((block or span).split("\\\n")))
+            ):
                 yield str(page.relative_to(ROOT)), text.rstrip(" \\")
 
 
@@ -59,7 +61,11 @@ def test_the_command_line_takes_every_command_of_a_page(page: str, params: set[s
         own = words[: words.index("--")] if "--" in words else words
         known = {name for param in command.params for name in (*param.opts, *param.secondary_opts)} | {"-h", "--help"}
         known |= params if command.name == "run" or line.startswith(("ccbed run", "ccbed sweep")) else set()
-        problems += [f"{line}: unknown option {word}" for word in own if re.match(r"--?[a-z]", word) and word.partition("=")[0] not in known]
+        problems += [
+            f"{line}: unknown option {word}"
+            for word in own
+            if re.match(r"--?[a-z]", word) and word.partition("=")[0] not in known
+        ]
     assert problems == []
 
 

@@ -242,7 +242,9 @@ def test_a_fault_that_changes_nothing_is_refused_by_name(tmp_path: Path) -> None
     (tmp_path / "faults" / "wake_rank.py").write_text(source)
     catalogue = plugins.discover((tmp_path,))
     text = "trial: t\nworkload: train-dp\nfaults: [wake-rank: {node: 2}]\n"
-    with pytest.raises(UsageError, match=r"fault f0 \(wake-rank\): inject equals `heal`: the fault would change nothing"):
+    with pytest.raises(
+        UsageError, match=r"fault f0 \(wake-rank\): inject equals `heal`: the fault would change nothing"
+    ):
         plan.plan(
             parse_trial.parse(text, "t.yml", catalogue, []), beds.local(), beds.up(beds.local()), catalogue,
             run="r", payload="/p", capabilities={"localhost": frozenset({"signal"})},

@@ -169,7 +169,5 @@ def test_a_rank_that_was_killed_for_memory_is_detected_with_the_reason() -> None
         ended = RankExit(rank=1, pid=7, code=code, last_step=None, error="out of memory: the kernel killed it")
         return lines_of(run, History((event(ended, at=at, source=source, epoch=0, node="n1"),)))
 
-    assert lines(-9) == [
-        "noticed: rank 1 on n1 exited, code -9 (out of memory: the kernel killed it)"
-    ]
+    assert lines(-9) == ["noticed: rank 1 on n1 exited, code -9 (out of memory: the kernel killed it)"]
     assert lines(1) == ["noticed: rank 1 on n1 exited, code 1"]

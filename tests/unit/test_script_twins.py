@@ -296,7 +296,9 @@ def test_random_states_are_named_where_they_differ_before_all_else(
     job = diverging(weights, generator)
     verdict = judged(job, "bit-exact", control(job))
     assert (verdict.outcome, "a restart by itself has the same flaw" in verdict.text) == ("fail", True), verdict.text
-    text = f"random states (torch) of rank 0 differ from the reference run's from step {generator} on, before all else: "
+    text = (
+        f"random states (torch) of rank 0 differ from the reference run's from step {generator} on, before all else: "
+    )
     assert (text in verdict.text) is is_named, verdict.text
     assert (verdict.evidence.get("differs_first") == "RNG") is is_named
 

@@ -63,7 +63,10 @@ def test_an_unknown_term_is_named_with_the_nearest(capsys: pytest.CaptureFixture
     ("line", "hint"),
     [
         ("run train.py --epochs 3", "put the script's options behind --: ccbed run train.py -- --epochs 3"),
-        ("run --fail-node 2 train.py --lr=1", "put the script's options behind --: ccbed run --fail-node 2 train.py -- --lr=1"),
+        (
+            "run --fail-node 2 train.py --lr=1",
+            "put the script's options behind --: ccbed run --fail-node 2 train.py -- --lr=1",
+        ),
         ("run dp-ring --stepz 3", "next: ccbed run --help"),
         ("run train.py --fail-nod 2", "next: ccbed run --help"),
     ],

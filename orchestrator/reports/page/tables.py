@@ -271,7 +271,9 @@ def _pieces(key: str, value: Any) -> Iterator[Evidence]:
             yield Evidence(name="", text=text, events=numbers("seq", item.get("seq", ())))
     elif value not in ("", None, [], {}, ()):
         pairs = value.items() if isinstance(value, Mapping) else ()
-        text = ", ".join(f"{_START.sub(_started, str(name))}: {facts.show(item)}" for name, item in pairs) or facts.show(value)
+        text = ", ".join(
+            f"{_START.sub(_started, str(name))}: {facts.show(item)}" for name, item in pairs
+        ) or facts.show(value)
         yield Evidence(name=_NAMES.get(key, key), text=text, events=numbers(key, value))
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 
 _FILE = Path(__file__).with_suffix(".toml")
 #: What is not text for people, or has a title of its own; then the text between two tags.
-_PARTS = re.compile(r"<(script|style|svg|title|a|code|pre|button|summary)\b.*?</\1>|<[^>]*>|([^<]+)", re.DOTALL)
+_PARTS = re.compile(
+    r"<(script|style|svg|title|a|b|code|pre|button|summary|h1|h2|dt)\b.*?</\1>|<[^>]*>|([^<]+)", re.DOTALL
+)
 
 
 @functools.cache
