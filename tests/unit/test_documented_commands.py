@@ -61,11 +61,8 @@ def test_the_command_line_takes_every_command_of_a_page(page: str, params: set[s
         own = words[: words.index("--")] if "--" in words else words
         known = {name for param in command.params for name in (*param.opts, *param.secondary_opts)} | {"-h", "--help"}
         known |= params if command.name == "run" or line.startswith(("ccbed run", "ccbed sweep")) else set()
-        problems += [
-            f"{line}: unknown option {word}"
-            for word in own
-            if re.match(r"--?[a-z]", word) and word.partition("=")[0] not in known
-        ]
+        options = [word.partition("=")[0] for word in own if re.match(r"--?[a-z]", word)]
+        problems += [f"{line}: unknown option {name}" for name in options if name not in known]
     assert problems == []
 
 
