@@ -271,6 +271,7 @@ class RunRequest:
     detach: bool = option(False, "Run in the background, without this terminal; Ctrl-C then has no effect.")
     output: OutputRequest = OutputRequest()
     bed: BedRef = BedRef()
+    ephemeral: bool = option(False, "Take the bed of --inventory down at the end, also after a failure or Ctrl-C.")
     spares: SpareRequest = SpareRequest()
     dry_run: bool = option(False, "Print the trial and its plan, and stop.")
 

@@ -99,13 +99,13 @@ def check(session: Session, request: RunRequest, source: trials.Source) -> Check
 def on_bed(session: Session, request: RunRequest, checked: CheckedTrial) -> Iterator[CheckedTrial]:
     """Place the trial on its bed. An ephemeral bed ends with the body; without an error leftovers are then removed."""
     bed, is_wanted = checked.bed, bool(request.bed.inventory)
-    with ephemeral_bed.of_command(session, bed, is_wanted=is_wanted, quiet=session.is_json):
+    with ephemeral_bed.of_command(session, bed, is_wanted=is_wanted, quiet=session.is_json, is_asked=request.ephemeral):
         placement = checked.placement
         if bed.slurm and is_wanted:  # which nodes the bed has is known when its job runs
             _bring_up(session, bed)
             placement = beds.placement(session, bed, include_quarantined=request.spares.include_quarantined)
         yield replace(checked, placement=_probe_spares(session, request, checked.trial, bed, placement))
-    if all(host.connection == "local" for host in bed.hosts):
+    if all(host.connection == "local" for host in bed.hosts) and not session.releases(bed.name):
         leftovers.prune_automatically(session, bed, request.output.runs_dir)
 
 

@@ -1,4 +1,4 @@
-"""A bed of a Slurm job that lives as long as one command: `ccbed run -i` allocates, runs, releases."""
+"""A bed that lives as long as one command: `ccbed run -i` of a Slurm job, or of any bed with --ephemeral."""
 
 from __future__ import annotations
 
@@ -16,15 +16,25 @@ from . import slurm_jobs
 
 
 @contextmanager
-def of_command(session: Session, bed: BedSpec, *, is_wanted: bool, quiet: bool = False) -> Iterator[None]:
+def of_command(
+    session: Session, bed: BedSpec, *, is_wanted: bool, quiet: bool = False, is_asked: bool = False
+) -> Iterator[None]:
     """If the body brings up a bed of provider slurm, the bed goes down at its end, also after an error, Ctrl-C, SIGTERM or SIGHUP.
 
     A bed that `ccbed up` brought up stays. A job that a killed command left is used, and released. Raises InfrastructureError
-    with the job where that is not possible. ``quiet``: print problems only, for --json.
+    with the job where that is not possible. ``quiet``: print problems only, for --json. ``is_asked``: of any provider, by
+    --ephemeral; raises UsageError for a bed that is up, which others may use.
     """
-    if bed.slurm is None or not is_wanted:
+    if not is_asked and (bed.slurm is None or not is_wanted):
         yield
         return
+    if bed.slurm is None:
+        if not is_wanted:
+            raise UsageError("--ephemeral is for the bed of an inventory", hint="-i INVENTORY")
+        if store.read(session.state, bed.name):
+            hint = f"leave --ephemeral out, or end the bed first: ccbed down {bed.name}"
+            raise UsageError(f"bed {bed.name} is up; --ephemeral would end it", hint=hint)
+        session.obtained.append(bed.name)
     session.job = replace(session.job, is_ephemeral=True)
     with slurm_jobs.signals_as_interrupt():
         try:
@@ -42,7 +52,8 @@ def _release(session: Session, bed: BedSpec) -> None:
     try:
         down.end(session, bed, force=True)
     except KeyboardInterrupt:
-        slurm_jobs.cancel(session, bed)
+        if bed.slurm:
+            slurm_jobs.cancel(session, bed)
         raise
 
 
