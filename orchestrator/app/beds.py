@@ -294,7 +294,7 @@ def refuse_open(session: sessions.Session, bed: BedSpec, what: str) -> None:
     if run.driver:
         hint = f"wait for it: ccbed watch {short_path(run.directory)}"
     else:
-        hint = f"ccbed resume {short_path(run.directory)}, or abandon it: ccbed heal {bed.name}"
+        hint = f"ccbed resume {short_path(run.directory)}; to end it: ccbed resume --close {short_path(run.directory)}"
     raise UsageError(
         f"bed {bed.name} has an open run, {run.run}; {what} would end it", hint=f"{hint}; or --force to end it now"
     )

@@ -84,7 +84,7 @@ class Verbs(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if len(args) > 1 and args[0] in ("-h", "--help") and args[1] in VERBS:  # ``ccbed -h up``
             args = [*args[1:], args[0]]
-        return super().parse_args(ctx, args)
+        return super().parse_args(ctx, [*_with_present_names(args, ctx)])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -121,7 +121,7 @@ def run(args: Sequence[str], session: sessions.Session | None = None) -> int:
     base.complete_environment()
     session = session or sessions.Session(state=base.state_dir(), terminal=terminal.standard())
     screen = session.terminal  # a verb may replace that of its session
-    args = session.argv = tuple(_with_present_names(args, screen))
+    session.argv = tuple(args)
     session.umask = os.umask(0o077)  # only the user may read what ccbed writes
     if _begins_run(session.argv):
         from ..app import announcement
@@ -153,14 +153,14 @@ def run(args: Sequence[str], session: sessions.Session | None = None) -> int:
         os.umask(session.umask)
 
 
-def _with_present_names(args: Sequence[str], screen: terminal.Terminal) -> Iterator[str]:
+def _with_present_names(args: Sequence[str], ctx: click.Context) -> Iterator[str]:
     """The command line with the present names of options; a former one is named on stderr."""
     end = args.index("--") if "--" in args else len(args)
     former = FORMER.get(next((word for word in args[:end] if word in VERBS), ""), {})
     for index, word in enumerate(args):
         name, equals, value = word.partition("=")
         if index < end and name.startswith("--") and name[2:] in former:
-            screen.warn(f"{name} is now --{former[name[2:]]}; the former name works for one release")
+            ctx.obj.terminal.warn(f"{name} is now --{former[name[2:]]}; the former name works for one release")
             name = f"--{former[name[2:]]}"
         yield f"{name}{equals}{value}"
 

@@ -22,7 +22,7 @@ PROSE = (".md", ".j2", ".1", ".yml")
 LISTED = re.compile(r"orchestrator/(cli/verbs|checkers|faults|workloads|algorithms)/\w+\.py")
 #: Code within prose: fences that are no session, spans, links, tags, and fields of a template.
 _CODE = re.compile(
-    r"```(?!console).*?```|`[^`\n]*`|\]\([^)]*\)|\{[{%].*?[%}]\}|<[^>]*>|\\f[BI]|^(?: {4}|\t).*$",
+    r"```(?!console).*?```|`[^`\n]*`|\]\([^)]*\)|\{[{%].*?[%}]\}|<[^>]*>|\\f[BI]|^(?: {4}|\t)[^\n]*$",
     re.DOTALL | re.MULTILINE,
 )
 _MENTION = re.compile(r"`[^`\n]*`|\{[\w.]+\}")

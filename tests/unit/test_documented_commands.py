@@ -30,7 +30,7 @@ def commands() -> Iterator[tuple[str, str]]:
 
 def _of_workloads() -> set[str]:
     workloads = plugins.discover().workloads.values()
-    names = {name for workload in workloads for name in workload.module.Params.__dataclass_fields__}  # type: ignore[attr-defined]
+    names = {name for workload in workloads for name in workload.module.Params.__dataclass_fields__}
     return {f"--{name.strip('_').replace('_', '-')}" for name in names}
 
 

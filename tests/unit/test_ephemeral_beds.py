@@ -24,14 +24,14 @@ def test_the_bed_is_taken_down_however_the_run_ends(
     monkeypatch.setattr("orchestrator.app.audited.launch", fail)
     assert ccbed(*LINE) != 0
     assert "up in" in ccbed.out and "bed local is down" in ccbed.out
-    assert store.names(ccbed.root / "state") == []
+    assert store.names(ccbed.root / "state") == ()
 
 
 def test_a_bed_that_is_up_stays(ccbed: Desk) -> None:
     ccbed("up", "local.yml")
     assert ccbed(*LINE) == 3
     assert "bed local is up; --ephemeral would end it" in ccbed.err
-    assert store.names(ccbed.root / "state") == ["local"]
+    assert store.names(ccbed.root / "state") == ("local",)
 
 
 def test_it_is_for_the_bed_of_an_inventory(ccbed: Desk) -> None:
