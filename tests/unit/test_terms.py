@@ -23,7 +23,7 @@ HEAD = """# Terms
 
 def test_the_page_of_terms_is_made_from_their_file() -> None:
     rows = (f"| {name} | {text} |\n" for name, text in sorted(terms.terms().items()))
-    same_as_golden("orchestrator/cli/terms.md", HEAD + "".join(rows))
+    same_as_golden("../../orchestrator/cli/terms.md", HEAD + "".join(rows))
 
 
 @pytest.mark.parametrize("name", terms.terms())
