@@ -163,6 +163,12 @@ class LimitsRequest:
     """Limits of time."""
 
     wall: str | None = option(None, "The time limit of the run: 90s, 2h (default 1h).", metavar="TIME")
+    budget: str | None = option(
+        None,
+        "The time for a drill of a script: 90s, 10m. The job is ended on purpose then, unless --stop-at says when; reference runs"
+        " follow that fit in, the undisturbed one first, and the verdict names what was left out.",
+        metavar="TIME",
+    )
     timeout: str | None = option(
         None,
         "A script that completes no step for this long has stalled, even while its ranks work"

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..core.spec import parse_trial, plan, redact, slots, trial_draft
+from ..core.spec import parse_trial, plan, redact, slots, trial_draft, values
 from ..model import codec
 from ..model.bed import BedSpec
 from ..model.errors import CcbedError, UsageError
@@ -71,13 +71,14 @@ def check(session: Session, request: RunRequest, source: trials.Source) -> Check
     """Build the trial, and check that it can run on its bed. Raises UsageError, InfrastructureError: then nothing was started."""
     spare_probe.parse_limit(request.spares.probe_spares or "0s")
     files.node_limit()
+    budget(request, source)
     missing_bed, bed = _bed(session, request.bed)
     data_dir = _data_dir(request.process.data_dir, bed)
     include = request.spares.include_quarantined
     placement = beds.placement(session, bed, include_quarantined=include) if bed else Placement()
     names = (*request.process.secret, *source.secret_names)
-    values = redact.values_of(request.process.secret, request.process.env, os.environ)
-    redaction = redact.Redaction(mask=secrets.mask(session.state), names=names, values=values)
+    known = redact.values_of(request.process.secret, request.process.env, os.environ)
+    redaction = redact.Redaction(mask=secrets.mask(session.state), names=names, values=known)
     trial = redacted(source, redaction, _trial(session, request, source, bed, data_dir, placement))
     if bed is None:
         raise missing_bed or RuntimeError("neither a bed nor the reason why there is none")
@@ -195,7 +196,7 @@ def _changes(request: RunRequest, source: trials.Source) -> Iterator[trial_draft
     """Yield what the request changes in the trial."""
     recovery, world, limits = request.recovery, request.world, request.limits
     launcher = request.params.get("launcher")
-    values = {
+    changes = {
         "--nodes": (("world", "nodes"), world.nodes),
         "--ranks-per-node": (("params", "nproc") if launcher else ("world", "ranks_per_node"), world.ranks_per_node),
         "--backend": (("world", "backend"), world.backend),
@@ -207,11 +208,12 @@ def _changes(request: RunRequest, source: trials.Source) -> Iterator[trial_draft
         "--wall": (("liveness", "wall_s"), limits.wall),
         "--timeout": (("params", "timeout_s"), limits.timeout),
         "--grace": (("params", "grace_s"), limits.grace),
+        "--budget": (("params", "stop_at"), None if source.params.get("stop_at") else limits.budget),
         "--cold": (("params", "cold"), request.process.cold or None),
         "--require": (("require",), request.ladder.require),
         "--accept": (("accept",), request.ladder.accept),
     }
-    for flag, (path, value) in values.items():
+    for flag, (path, value) in changes.items():
         if value is not None:
             yield trial_draft.Override(path=path, content=value, source=flag)
     for name, value in request.params.items():
@@ -318,10 +320,11 @@ def run_once(
     bed = beds.usable(bed)
     slurm_jobs.refuse_short(bed, trial)
     observer = session.run_observer(request.output, is_script=source.is_script)
-    choice, runs = twin_choice(request, source), runs or request.output.runs_dir
+    budget_s = budget(request, source)
+    choice, runs = None if budget_s else twin_choice(request, source), runs or request.output.runs_dir
     is_local_script = source.is_script and bed.shares_file_system
     follows = choice is None and is_local_script and bool(trial.faults)
-    cost = _cost(trial, is_first=source.is_script and has_twin(source, trial, choice), follows=follows)
+    cost = _cost(trial, source.is_script and has_twin(source, trial, choice), follows, request.limits.budget or "")
     observer.planned(_planned(session, checked, bed, cost))
     result = audited.launch(
         session,
@@ -336,6 +339,7 @@ def run_once(
             run=name,
             twin=has_twin(source, trial, choice),
             twin_after=follows,
+            budget_s=budget_s,
             inputs=source.inputs,
             secrets=dict(redaction.secrets),
             secret_names=tuple(redaction.names),
@@ -349,12 +353,27 @@ def run_once(
     return result
 
 
-def _cost(trial: Trial, *, is_first: bool, follows: bool) -> tuple[str, ...]:
+def budget(request: RunRequest, source: trials.Source) -> float | None:
+    """The seconds that a drill may take; None: no limit. Raises UsageError where they bound nothing."""
+    if request.limits.budget is None:
+        return None
+    if not source.is_script:
+        raise UsageError("--budget is for a script; its reference runs follow it", hint="--wall limits any run")
+    if request.reference:
+        raise UsageError("--budget and --reference exclude each other: the latter takes what it takes", hint="leave one out")
+    try:
+        return values.seconds(request.limits.budget)
+    except ValueError as error:
+        raise UsageError(f"--budget: {error} (got {request.limits.budget})", hint="--budget 10m") from None
+
+
+def _cost(trial: Trial, is_first: bool, follows: bool, budget: str = "") -> tuple[str, ...]:
     """How often a script runs, if more than once. ``is_first``: its reference comes first; ``follows``: after a short run."""
     if not (is_first or follows):
         return ()
     times = "up to 3 times: with the fault, undisturbed, restarted" if trial.faults else "twice"
     limit = f"the references if it takes under {twin_runs.SHORT_S:g} s, " if follows else ""
+    limit = f"what does not fit into {budget} is left out, the restarted one first, " if budget else limit
     return (f"the job runs {times} ({limit}with two saves each; --no-reference: once)",)
 
 

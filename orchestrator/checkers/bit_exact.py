@@ -111,7 +111,9 @@ def _mean_losses(run: Run, twin: Twin) -> str:
 def _script(run: Run) -> Verdict:
     """By the watcher's records. A difference that the restart control shows as well belongs to the job."""
     if run.twin is None and views.mapping(run.extras.get("bundle.json")).get("twin_after") is True:
-        return Verdict(check="bit-exact", outcome="skipped", text=NO_TWIN_AFTER)
+        budget_s = views.mapping(run.extras.get("bundle.json")).get("budget_s")
+        text = f"not checked: no reference run fitted into --budget {budget_s:g} s" if budget_s else NO_TWIN_AFTER
+        return Verdict(check="bit-exact", outcome="skipped", text=text)
     lines = training.lineage_of(run)
     facts, doubts = training.kept_facts(lines), [*training.job_doubts(run, lines)]
     if run.twin is None:

@@ -47,6 +47,7 @@ def resume(request: Request, directory: Path) -> Result:
     request = replace(
         request, secrets=known.secrets, environment=known.environment, exports=known.exports,
         secret_names=plan.secret_names, umask=plan.umask, twin=bool(about["twin"]), twin_after=bool(about.get("twin_after")),
+        budget_s=about.get("budget_s"),
     )  # fmt: skip
     with beds.run_lock(workdir, plan.run, directory), _resumable(directory, workdir), _disconnecting(request):
         if bundle.has_ended(directory):

@@ -317,6 +317,7 @@ def _documents(draft: Draft, plan: Plan, facts: Mapping[str, Mapping[str, Any]])
         bed=plan.bed,
         twin=request.twin,
         twin_after=request.twin_after,
+        budget_s=request.budget_s,
         twin_of=draft.origin.name if draft.origin else "",
     )
     return {

@@ -53,7 +53,7 @@ def provide_after(request: Request, directory: Path) -> bool:
     if not request.twin_after or request.stop or not _is_open(request, directory) or bundle.stage(directory) != "ended":
         return False
     is_complete = (directory / bundle.TWIN).exists() or bundle.is_sealed(directory)  # by an orchestrator that died then
-    is_comparable = not is_complete and work.is_dir() and _is_comparable(directory)
+    is_comparable = not is_complete and work.is_dir() and _is_comparable(request, directory)
     if is_comparable:
         try:
             _store(_make(request, directory, _outside_files(request, directory)), directory)
@@ -120,12 +120,23 @@ def _remove_below(directory: Path, path: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _is_comparable(directory: Path) -> bool:
+def _is_comparable(request: Request, directory: Path) -> bool:
     """Whether the run finished in time; without a fault that was injected there is nothing to compare."""
     history = bundle.read_history(directory)
     end = history.last(RunEnd)
     injected = history.last(FaultInjected) is not None
-    return injected and end is not None and end.data.outcome == "finished" and end.t - _pause_s(history) < SHORT_S
+    return injected and end is not None and end.data.outcome == "finished" and _fits(request, history, 2, "reference run")
+
+
+def _fits(request: Request, history: History, runs: int, name: str) -> bool:
+    """Whether a reference run ends within the budget, if each run takes as long as the first; without one, whether the run was short."""
+    took_s = (history.events[-1].t if history.events else 0.0) - _pause_s(history)
+    if request.budget_s is None:
+        return took_s < SHORT_S
+    if fits := runs * took_s <= request.budget_s:
+        return fits
+    request.on_note(f"no {name}: {runs} runs take about {runs * took_s:.0f} s, the budget is {request.budget_s:g} s")
+    return False
 
 
 def _pause_s(history: History) -> float:
@@ -223,7 +234,9 @@ def _make(request: Request, origin: Path, hidden: Sequence[str] = ()) -> Twin | 
     """Run the twin, and the restart control of a script; None where the twin did not finish as planned. ``hidden``: from both."""
     request = with_interval(request, origin)
     twin = _run_twin(_without_faults(request), origin, hidden)
-    if twin is not None and twins.is_script(request.trial):
+    history = bundle.read_history(origin)
+    is_in_time = request.budget_s is None or _fits(request, history, 3, "restarted reference")
+    if twin is not None and twins.is_script(request.trial) and is_in_time:
         return replace(twin, control=_run_control(_at_interval(request, twin.every), origin, hidden))
     return twin
 

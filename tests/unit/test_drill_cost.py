@@ -24,7 +24,7 @@ def test_a_script_with_references_is_said_to_run_several_times(
     faults: tuple[FaultPlan, ...], is_first: bool, follows: bool, cost: str
 ) -> None:
     trial = history.trial(*faults, workload="script")
-    (text,) = run._cost(trial, is_first=is_first, follows=follows)
+    (text,) = run._cost(trial, is_first, follows)
     assert text == f"the job runs {cost}with two saves each; --no-reference: once)"
 
 
