@@ -27,7 +27,9 @@ class ResumeRequest:
     """The request of `ccbed resume`. ``run``: None for that of the last `ccbed run` of this shell, or the only open one."""
 
     run: str | None = named_run(None)
-    close: bool = option(False, "End the run where it is, undo its faults, and judge what there is: its bed is free then.")
+    close: bool = option(
+        False, "End the run where it is, undo its faults, and judge what there is: its bed is free then."
+    )
     runs_dir: Path = runs_directory()
 
 

@@ -237,7 +237,7 @@ def _implies_recovery(request: RunRequest) -> str:
 
 def twin_choice(request: RunRequest, source: trials.Source) -> bool | None:
     """Tell whether the run has a twin, as the user chooses. A drill with a shipped example has one, so it begins afresh in a copy."""
-    is_drill = request.reference is None and bool(request.fault.fail_node)
+    is_drill = request.reference is None and bool(request.fault.fail_node) and not request.limits.budget
     return True if is_drill and trials.is_example(source) else request.reference
 
 
@@ -321,10 +321,11 @@ def run_once(
     slurm_jobs.refuse_short(bed, trial)
     observer = session.run_observer(request.output, is_script=source.is_script)
     budget_s = budget(request, source)
-    choice, runs = None if budget_s else twin_choice(request, source), runs or request.output.runs_dir
+    choice, runs = twin_choice(request, source), runs or request.output.runs_dir
+    is_first = has_twin(source, trial, choice) and not budget_s
     is_local_script = source.is_script and bed.shares_file_system
-    follows = choice is None and is_local_script and bool(trial.faults)
-    cost = _cost(trial, source.is_script and has_twin(source, trial, choice), follows, request.limits.budget or "")
+    follows = choice is None and not is_first and is_local_script and bool(trial.faults)
+    cost = _cost(trial, source.is_script and is_first, follows, request.limits.budget or "")
     observer.planned(_planned(session, checked, bed, cost))
     result = audited.launch(
         session,
@@ -337,7 +338,7 @@ def run_once(
             data_dir=checked.data_dir,
             resume=str(resume) if resume else "",
             run=name,
-            twin=has_twin(source, trial, choice),
+            twin=is_first,
             twin_after=follows,
             budget_s=budget_s,
             inputs=source.inputs,
@@ -360,7 +361,9 @@ def budget(request: RunRequest, source: trials.Source) -> float | None:
     if not source.is_script:
         raise UsageError("--budget is for a script; its reference runs follow it", hint="--wall limits any run")
     if request.reference:
-        raise UsageError("--budget and --reference exclude each other: the latter takes what it takes", hint="leave one out")
+        raise UsageError(
+            "--budget and --reference exclude each other: the latter takes what it takes", hint="leave one out"
+        )
     try:
         return values.seconds(request.limits.budget)
     except ValueError as error:

@@ -125,7 +125,9 @@ def _is_comparable(request: Request, directory: Path) -> bool:
     history = bundle.read_history(directory)
     end = history.last(RunEnd)
     injected = history.last(FaultInjected) is not None
-    return injected and end is not None and end.data.outcome == "finished" and _fits(request, history, 2, "reference run")
+    return (
+        injected and end is not None and end.data.outcome == "finished" and _fits(request, history, 2, "reference run")
+    )
 
 
 def _fits(request: Request, history: History, runs: int, name: str) -> bool:

@@ -324,7 +324,7 @@ def test_each_gap_in_the_proof_of_a_fault_is_found() -> None:
     text = "fault.verified of f0 comes before fault.injected"
     assert text in findings(moved(run, verified, injected.seq), "fault-verified")
     healed = first(run, "fault.healed")
-    text = "f0: healing and its verification are in the wrong order"
+    text = "f0: undoing and its verification are in the wrong order"
     assert text in findings(moved(run, first(run, "heal.verified"), healed.seq), "fault-verified")
 
 

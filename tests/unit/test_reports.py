@@ -160,7 +160,7 @@ def test_evidence_that_is_a_run_is_a_link_to_its_page() -> None:
     page = html.render(run)["index.html"].decode()
     assert '<b>reference run</b> <a href="../../dp-ring-twin-b927/report/index.html">dp-ring-twin-b927</a></li>' in page
     assert "<b>steps</b> restart 1: 20 </li>" in re.sub(r'<abbr title="[^"]*">|</abbr>', "", page)
-    assert "<b>differs from step</b> 23 </li>" in page and "<b>control</b> ../../&lt;b&gt;</li>" in page
+    assert "<b>differs from step</b> 23 </li>" in page and "<b>restarted reference</b> ../../&lt;b&gt;</li>" in page
     away = html.render(dataclasses.replace(run, has_twin_beside=False))["index.html"].decode()
     assert "<b>reference run</b> dp-ring-twin-b927 </li>" in away, "of another directory"
 

@@ -58,7 +58,7 @@ def test_a_clean_run_is_told_in_few_lines() -> None:
 
 
 def test_ranks_that_leave_because_their_node_was_lost_are_not_told_as_losses() -> None:
-    assert len([line for line in lines_of(history.reference()) if line.startswith("detected")]) == 1
+    assert len([line for line in lines_of(history.reference()) if line.startswith("noticed")]) == 1
 
 
 def test_a_fault_that_took_long_is_told_with_its_beginning() -> None:

@@ -160,7 +160,7 @@ def test_a_path_of_the_user_is_relative_to_the_file_as_well(ccbed: Desk) -> None
 #: name no path. A new option belongs here, in ``files.PATHS``, or among those that are refused.
 _HARMLESS = """
 accept algorithm all-gather all-reduce args ask-vault-pass asynchronous at attention auto-s backend batch bed broadcast bucket-mb
-budget checkpoint-every checkpoint-retry-s cold csv dataset detach digest-every disk-mib disk-tool drain dry-run dtype dtypes
+budget checkpoint-every checkpoint-retry-s close cold csv dataset detach digest-every disk-mib disk-tool drain dry-run dtype dtypes
 each-node each-pair ep ephemeral epochs exit-timeout-s experts fail-node fail-on fail-over fault ffn follow fresh-probe gap-ms
 gap-scale gather gpu-memory gpus grace grace-s groups grow-after heads hidden in-turn input items iterations
 jobid json keep keep-last keep-size kind kv-heads layers like limit lines link loss-band lr margin max-restarts

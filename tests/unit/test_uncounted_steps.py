@@ -112,7 +112,7 @@ def test_the_view_knows_no_step_and_no_goodput(view: views.RunView) -> None:
 def test_the_terminal_says_once_how_it_came_back(run: Run, view: views.RunView) -> None:
     lines = list(summary._failovers(run, view))
     message = sentence.sentence(run.trial, view)
-    assert lines[0].endswith("; back and finished") and "back and finished" in message
+    assert lines[0].startswith("recovery  back and finished: noticed ") and "back and finished" in message
     assert not any(
         word in "\n".join([*lines, message]) for word in ("not back", "redone", "goodput", "step 0", " 0 steps")
     )

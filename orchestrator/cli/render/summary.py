@@ -68,7 +68,7 @@ def show(session: Session, result: Result, *, as_json: bool = False) -> int:
 def _show_training(session: Session, result: Result, run: Run, view: views.RunView, rungs: tuple[Rung, ...]) -> None:
     """Print the ladder of a training: at most ``ladder_lines.LINES`` lines of ``ladder_lines.WIDTH`` columns."""
     directory, code, terminal = Path(result.directory), result.code, session.terminal
-    head = [] if terminal.quiet else [*ladder_lines.failovers(run, view), *_unhealed(run)]
+    head = [] if terminal.quiet else [*ladder_lines.failovers(run, view), *_unhealed(run), *_left_out(run)]
     text = ladder_lines.clipped(ladder.headline(run, view, rungs), indent=25, rows=2)
     end = [_headline(terminal, code, text), *([] if terminal.quiet else _next(session, result))]
     body = ladder_lines.body(terminal, run, rungs, [*head, *end])
@@ -93,6 +93,14 @@ def _notes(session: Session, result: Result, run: Run) -> Iterator[str]:
     if result.obstacle:
         yield f"not saved verdicts and report: {result.obstacle}"
     yield from _unloaded(session, Path(result.directory))
+
+
+def _left_out(run: Run) -> Iterator[str]:
+    """Yield which reference runs did not fit into the budget of a drill."""
+    budget_s = views.mapping(run.extras.get("bundle.json")).get("budget_s")
+    if budget_s and not (run.twin and run.twin.control):
+        what = "restarted reference" if run.twin else "reference run"
+        yield f"left out  no {what}: --budget {sentence.seconds(budget_s)}"
 
 
 def _unhealed(run: Run) -> Iterator[str]:
