@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
-import tomllib
 from collections.abc import Mapping
-from html import escape
 from pathlib import Path
 
-_FILE = Path(__file__).with_suffix(".toml")
+from markupsafe import escape
+
+_FILE = Path(__file__).with_suffix(".json")
 #: What is not text for people, or has a title of its own; then the text between two tags.
 _PARTS = re.compile(
     r"<(script|style|svg|title|a|b|code|pre|button|summary|h1|h2|dt)\b.*?</\1>|<[^>]*>|([^<]+)", re.DOTALL
@@ -19,13 +20,13 @@ _PARTS = re.compile(
 @functools.cache
 def terms() -> Mapping[str, str]:
     """Term -> its two sentences."""
-    return {name: term["text"] for name, term in tomllib.loads(_FILE.read_text(encoding="utf-8")).items()}
+    return {name: term["text"] for name, term in json.loads(_FILE.read_text(encoding="utf-8")).items()}
 
 
 @functools.cache
 def names() -> Mapping[str, str]:
     """Every name that can be looked up, in lower case -> its term."""
-    listed = tomllib.loads(_FILE.read_text(encoding="utf-8"))
+    listed = json.loads(_FILE.read_text(encoding="utf-8"))
     return {other.lower(): name for name, term in listed.items() for other in (*term.get("also", ()), name)}
 
 
