@@ -122,6 +122,25 @@ def test_ctrl_c_in_the_run_to_compare_with_leaves_the_run_that_was_asked_for_to_
     assert untouched(bed)
 
 
+def test_an_interrupted_trial_blocks_its_bed_in_one_line_until_resume_closes_it(bed: Bed, tmp_path: Path) -> None:
+    command, runs = [sys.executable, "-m", "orchestrator.cli"], ["--runs-dir", str(tmp_path)]
+    env = {**os.environ, "XDG_STATE_HOME": str(bed.state.parent), "PYTHONPATH": str(ROOT)}
+    args = ["run", "dp-ring", "--no-reference", "--step-min-ms", "100", *runs]
+    with subprocess.Popen([*command, *args], env=env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while "start     " not in process.stdout.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+    (run,) = (path.parent for path in tmp_path.glob("*/history.jsonl") if not path.parent.is_symlink())
+    code, output = bed.ccbed("run", "dp-ring", "--no-reference", *runs)
+    assert (code, f"to end it: ccbed resume --close {run}" in output, output.count("error: ")) == (3, True, 1), output
+    code, output = bed.ccbed("resume", "--close", str(run))
+    assert (code, f"run {run.name} is closed" in output, "INTERRUPTED" in output) == (130, True, True), output
+    assert bed.ccbed("resume", "--close", *runs)[0] == 3, "no run is open"
+    assert untouched(bed)
+
+
 def test_ctrl_c_on_the_command_line_prints_how_to_go_on(bed: Bed, tmp_path: Path) -> None:
     """A process of its own, as a user has it: exit code 130, and the printed command finishes the run."""
     command = [sys.executable, "-m", "orchestrator.cli"]
