@@ -174,7 +174,7 @@ def run(
     max_restarts: int | None = None,
     seed: int | None = None,
     wall: str | None = None,
-    twin: bool | None = None,
+    reference: bool | None = None,
     require: str | None = None,
     accept: str | Sequence[str] = (),
     env: Mapping[str, str] | None = None,
@@ -182,6 +182,7 @@ def run(
     data_dir: str | Path | None = None,
     runs: str | Path = "runs",
     plugins: str | Path | Sequence[str | Path] = (),
+    twin: bool | None = None,
 ) -> Result:
     """Run a trial on a bed that is up, and judge it. A failed run is a result, not an error: see ``Result.require_pass``.
 
@@ -189,11 +190,13 @@ def run(
     of them as in a shell; ``env``: variables of all ranks; ``runs``: the directory of bundles; ``plugins``: folders of plugins.
     ``require``: the rung that a training must reach: survived, whole or exact; ``accept``: parts of its state that it may lose.
     The others are the options of `ccbed run`, such as ``fail_node=2, at="step=20,phase=allreduce"`` and ``wall="90s"``.
+    ``twin``: the former name of ``reference``.
 
     Raises UsageError, and nothing was started; InfrastructureError; Interrupted, and ``hint`` is the command that resumes.
     """
-    if repr(twin) not in ("None", "True", "False"):
-        raise UsageError(f"twin: must be True, False or None (got {twin!r})")
+    reference = twin if reference is None else reference
+    if repr(reference) not in ("None", "True", "False"):
+        raise UsageError(f"reference: must be True, False or None (got {reference!r})")
     if wrong := [name for name in env or {} if not name or "=" in name]:
         raise UsageError(f"env: no name of a variable: {wrong[0]!r}")
     args = _arguments(args)
@@ -207,7 +210,7 @@ def run(
         "max_restarts": _text(max_restarts),
         "seed": _text(seed),
         "wall": wall,
-        "twin": twin,
+        "reference": reference,
         "require": require,
         "accept": ",".join(_texts(accept)) or None,
         "env": tuple(f"{name}={value}" for name, value in (env or {}).items()),
@@ -243,7 +246,7 @@ def check(
     runs: str | Path = "runs",
     plugins: str | Path | Sequence[str | Path] = (),
 ) -> Result:
-    """Verify the seal of a bundle and judge its run again; needs no bed. Options as of `ccbed check`.
+    """Verify the checksums of a bundle and judge its run again; needs no bed. Options as of `ccbed check`.
 
     ``bundle``: its directory, or a name in ``runs``, or ``latest``. Raises UsageError for a run that does not exist, and
     another CcbedError with exit code 2 for evidence that was changed or is not complete.

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import products
 from ..model.errors import UsageError
+from ..store import beds as store
 
 if TYPE_CHECKING:
     from ..model.bed import BedSpec
@@ -51,9 +53,24 @@ class BedJob:
 
     @staticmethod
     @contextmanager
-    def of_command(session: Session, bed: BedSpec, *, is_wanted: bool, quiet: bool = False) -> Iterator[None]:
-        """A bed that the body brings up goes down at its end."""
-        yield
+    def of_command(
+        session: Session, bed: BedSpec, *, is_wanted: bool, quiet: bool = False, is_asked: bool = False
+    ) -> Iterator[None]:
+        """A bed that the body brings up goes down at its end, if ``is_asked`` by --ephemeral.
+
+        ``is_wanted``: the bed of an inventory. Raises UsageError for another one, and for a bed that is up, which others may use.
+        """
+        if not is_asked:
+            yield
+            return
+        if not is_wanted:
+            raise UsageError("--ephemeral is for the bed of an inventory", hint="-i INVENTORY")
+        if store.read(session.state, bed.name):
+            hint = f"leave --ephemeral out, or end the bed first: ccbed down {bed.name}"
+            raise UsageError(f"bed {bed.name} is up; --ephemeral would end it", hint=hint)
+        session.obtained.append(bed.name)
+        with released(session, bed, quiet=quiet):
+            yield
 
     @staticmethod
     @contextmanager
@@ -100,6 +117,31 @@ def of(bed: BedSpec) -> BedJob:
         return BedJob()
     job: BedJob = products.part("slurm", "bed_job").Job()
     return job
+
+
+@contextmanager
+def released(
+    session: Session, bed: BedSpec, *, quiet: bool, give_up: Callable[[Session, BedSpec], None] | None = None
+) -> Iterator[None]:
+    """The bed goes down after the body, also after an error, Ctrl-C, SIGTERM or SIGHUP, if this command obtained it.
+
+    ``quiet``: print problems only, for --json. ``give_up``: called where a second Ctrl-C interrupts `down`.
+    """
+    from . import down  # which other beds do not load
+
+    session.job = replace(session.job, is_ephemeral=True)
+    with signals_as_interrupt():
+        try:
+            yield
+        finally:
+            if session.releases(bed.name):
+                at_end = replace(session, terminal=session.terminal.silent()) if quiet else session
+                try:
+                    down.end(at_end, store.read(session.state, bed.name) or bed, force=True)
+                except KeyboardInterrupt:
+                    if give_up:
+                        give_up(at_end, store.read(session.state, bed.name) or bed)
+                    raise
 
 
 @contextmanager

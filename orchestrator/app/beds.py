@@ -43,7 +43,7 @@ def wanted(session: sessions.Session, inventory: Path) -> BedSpec:
 
     inventory = shipped.find(inventory)
     if not inventory.exists():
-        raise _missing(inventory)
+        raise _missing(session, inventory)
     _require_one_bed(inventory)
     try:
         document = inventories.read(inventory, session.vault)
@@ -86,11 +86,18 @@ def _description(bed: BedSpec) -> BedSpec:
     return replace(bed, inventory="", agent="", hash="", nodes=nodes, replacements=replacements)
 
 
-def _missing(inventory: Path) -> UsageError:
+def _missing(session: sessions.Session, inventory: Path) -> UsageError:
     """The error for a file that does not exist, with the nearest inventory here, below inventories/ or of those that ccbed ships."""
     from ..core.spec import values
 
     known = {short_path(path) for path in shipped.inventories()}
+    bed = read(session, str(inventory)) if str(inventory) in beds.names(session.state) else None
+    named = [bed.inventory] if bed and bed.inventory else [path for path in known if Path(path).stem == str(inventory)]
+    if named:
+        what = "is the name of a bed" if bed else "is no file"
+        return UsageError(
+            f"{inventory}: {what}; its inventory is {short_path(named[0])}", hint=f"ccbed up {short_path(named[0])}"
+        )
     near = values.nearest(short_path(inventory), known)
     near = f"; {near}" if near.startswith("did") else ""
     return UsageError(
@@ -203,7 +210,7 @@ def limited_hosts(bed: BedSpec, limit: Sequence[str]) -> tuple[str, ...]:
 def require_separate_hosts(bed: BedSpec, option: str) -> None:
     """Raises UsageError where ``option`` cannot choose between the hosts of the bed."""
     reasons = {
-        "process": "all its hosts are this machine, with one keeper",
+        "process": "all its hosts are this machine, with one host agent",
         "slurm": "its hosts are the nodes of one job, which Slurm chooses",
     }
     if reason := reasons.get(bed.provider):
@@ -287,7 +294,7 @@ def refuse_open(session: sessions.Session, bed: BedSpec, what: str) -> None:
     if run.driver:
         hint = f"wait for it: ccbed watch {short_path(run.directory)}"
     else:
-        hint = f"ccbed resume {short_path(run.directory)}, or abandon it: ccbed heal {bed.name}"
+        hint = f"ccbed resume {short_path(run.directory)}; to end it: ccbed resume --close {short_path(run.directory)}"
     raise UsageError(
         f"bed {bed.name} has an open run, {run.run}; {what} would end it", hint=f"{hint}; or --force to end it now"
     )

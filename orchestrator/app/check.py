@@ -17,7 +17,7 @@ from .session import Session
 
 BED_KEY = (
     "A key of the run's bed, beds/BED/keeper/events.key in ccbed's state directory (until `ccbed down`; `ccbed bundle verify RUN`"
-    " names it): verify that its keeper signed its events and the list of all evidence."
+    " names it): verify that its host agent signed its events and the list of all evidence."
 )
 
 
@@ -66,7 +66,7 @@ def _unsealed(directory: Path) -> NoReturn:
     """Raises InfrastructureError for a run that has not ended, TornBundleError for one whose seal is missing."""
     where = short_path(directory)
     if bundle.read_history(directory).last(RunEnd):
-        hint = f"if it was interrupted while it sealed: ccbed resume {where}; else copy the bundle again from where it was made"
-        raise paths.TornBundleError(f"{where}: not sealed: it has no {seal.MANIFEST}", hint=hint)
+        hint = f"if it was interrupted while it was closed: ccbed resume {where}; else copy the bundle again from where it was made"
+        raise paths.TornBundleError(f"{where}: not closed: it has no {seal.MANIFEST}", hint=hint)
     hint = f"wait for it: ccbed watch {where}; or, if its orchestrator is gone: ccbed resume {where}"
     raise InfrastructureError(f"{where}: the run has not ended", hint=hint)

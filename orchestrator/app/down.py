@@ -192,7 +192,7 @@ def _names(nodes: list[NodeStatus], ended: int, hosts: int = 1) -> str:
     """Return ``(n0 n1 n2 and the keeper)``: other processes are keepers, and programs that ran in the nodes."""
     names = sorted((node.name for node in nodes), key=lambda name: (len(name), name))
     more = ended - len(nodes)
-    keepers = "the keeper" if more == 1 else f"{more} keepers" if more == hosts else f"{more} more"
+    keepers = "the host agent" if more == 1 else f"{more} host agents" if more == hosts else f"{more} more"
     rest = [keepers] if more > 0 else []
     return f" ({' and '.join([part for part in [short_list(names)] if part] + rest)})" if names else ""
 

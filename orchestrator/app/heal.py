@@ -67,8 +67,8 @@ def _heal(session: Session, bed: BedSpec, run: store.OpenRun | None) -> None:
             _end_run(session, bed, provider, run)
         done = _mend(session, bed, provider, None)
     for lease in provider.observe(bed).leases:
-        session.terminal.line(f"  lease     {lease}")
-    text = "is healed" if run or done else "has nothing to heal"
+        session.terminal.line(f"  undo      {lease}")
+    text = "is as `up` left it" if run or done else "has nothing to undo"
     session.terminal.line(f"bed {bed.name} {text} ({session.took()})")
 
 
@@ -77,10 +77,12 @@ def _end_run(session: Session, bed: BedSpec, provider: Provider, run: store.Open
     directory = Path(run.directory)
     try:
         _abandon(session, bed, provider, directory)
-        session.terminal.line(f"  run {run.run} is closed; its bundle is sealed as it is: {short_path(directory)}")
+        session.terminal.line(
+            f"  run {run.run} is closed; its bundle has its checksums as it is: {short_path(directory)}"
+        )
     except (CcbedError, OSError) as error:
         _mend(session, bed, provider, run)
-        session.terminal.warn(f"{error}; its bundle stays as it is, not sealed")
+        session.terminal.warn(f"{error}; its bundle stays as it is, without checksums")
         session.terminal.line(f"  run {run.run} is abandoned")
     store.end_run(Path(bed.workdir), run.run)
 

@@ -37,7 +37,7 @@ class PruneRequest:
     dry_run: bool = option(False, "Print what would be removed and what would stay, and stop.")
     older_than: str = option("7d", "Remove leftovers that are older: 7d, 12h.", metavar="TIME")
     keep_size: str = option("20g", "Keep this much on each host and in each directory.", metavar="SIZE")
-    runs: bool = option(False, "Also remove sealed bundles and closed runs of the runs directory.")
+    runs: bool = option(False, "Also remove result bundles and closed runs of the runs directory.")
     keep: int | None = option(None, "With --runs: keep the newest N runs, and nights, at most.", metavar="N", least=1)
     baselines: Path = baselines_directory()
     runs_dir: Path = runs_directory()

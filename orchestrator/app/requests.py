@@ -133,7 +133,7 @@ class RecoveryRequest:
     max_restarts: str | None = option(None, "Maximum number of recoveries.", metavar="N")
     grow_after: str | None = option(
         None,
-        "After this time, start again the nodes that a smaller gang goes on without; they rejoin after the next checkpoint.",
+        "After this time, start again the nodes that a smaller worker group goes on without; they rejoin after the next checkpoint.",
         metavar="TIME",
     )
     replace_wait: str | None = option(
@@ -147,7 +147,7 @@ class WorldRequest:
 
     nodes: str | None = option(
         None,
-        "Number of nodes. With 2:4 a gang of 4 that loses a node without a spare goes on with the others, down to 2.",
+        "Number of nodes. With 2:4 a worker group of 4 that loses a node without a spare goes on with the others, down to 2.",
         metavar="N|MIN:MAX",
         flags=("--nodes", "--nnodes"),
     )
@@ -163,6 +163,12 @@ class LimitsRequest:
     """Limits of time."""
 
     wall: str | None = option(None, "The time limit of the run: 90s, 2h (default 1h).", metavar="TIME")
+    budget: str | None = option(
+        None,
+        "The time for a drill of a script: 90s, 10m. The job is ended on purpose then, unless --stop-at says when; reference runs"
+        " follow that fit in, the undisturbed one first, and the verdict names what was left out.",
+        metavar="TIME",
+    )
     timeout: str | None = option(
         None,
         "A script that completes no step for this long has stalled, even while its ranks work"
@@ -183,7 +189,7 @@ class LadderRequest:
     require: str | None = option(
         None,
         "The rung that a training must reach for exit 0: survived, whole (its state resumed) or exact (bit by bit)."
-        " [default: whole; exact of built-in trainings, and with --twin]",
+        " [default: whole; exact of built-in trainings, and with --reference]",
         metavar="RUNG",
         choices=RUNGS,
     )
@@ -261,16 +267,17 @@ class RunRequest:
         exists=True,
         is_folder=True,
     )
-    twin: bool | None = option(
+    reference: bool | None = option(
         None,
-        "Compare with a twin, the same trial without faults; a script and its twin then run in copies of its project."
+        "Compare with a reference run, the same trial without faults; a script and its reference run then run in copies of its project."
         " Without one, checks that need it are unknown (exit 2) if the trial names them, else not checked."
-        " [default: a twin; for a script with faults that took less than a minute, one that follows the run]",
+        " [default: a reference run; for a script with faults that took less than a minute, one that follows the run]",
     )
     process: ProcessRequest = ProcessRequest()
     detach: bool = option(False, "Run in the background, without this terminal; Ctrl-C then has no effect.")
     output: OutputRequest = OutputRequest()
     bed: BedRef = BedRef()
+    ephemeral: bool = option(False, "Take the bed of --inventory down at the end, also after a failure or Ctrl-C.")
     spares: SpareRequest = SpareRequest()
     dry_run: bool = option(False, "Print the trial and its plan, and stop.")
 

@@ -16,9 +16,9 @@ from ..model.plan import Plan
 from ..run import judging
 from ..store import beds as store
 from ..store import bundle, index, paths
-from . import announcement, audited, bed_job, beds, check, observers
+from . import announcement, audited, bed_job, beds, check, heal, observers
 from .places import short_path
-from .requests import named_run, runs_directory
+from .requests import named_run, option, runs_directory
 from .session import Session
 
 
@@ -27,6 +27,9 @@ class ResumeRequest:
     """The request of `ccbed resume`. ``run``: None for that of the last `ccbed run` of this shell, or the only open one."""
 
     run: str | None = named_run(None)
+    close: bool = option(
+        False, "End the run where it is, undo its faults, and judge what there is: its bed is free then."
+    )
     runs_dir: Path = runs_directory()
 
 
@@ -35,7 +38,8 @@ def run(session: Session, request: ResumeRequest) -> Result | Path:
 
     Raises UsageError, InfrastructureError, TornBundleError.
     """
-    name = request.run or last_run(session, request.runs_dir)
+    open_run = _open_run if request.close else last_run
+    name = request.run or open_run(session, request.runs_dir)
     if several := index.night(name, request.runs_dir):
         return several
     directory = _requested_run(index.resolve(name, request.runs_dir))
@@ -59,6 +63,9 @@ def run(session: Session, request: ResumeRequest) -> Result | Path:
         raise UsageError(
             f"bed {plan.bed} of this run is no longer up", hint=f"run it again: ccbed run {directory}/trial.json"
         )
+    if request.close:
+        heal.heal(session, bed)
+        return judging.conclude(session.catalogue, directory, read_only=True)
     return _continue(session, bed, plan, directory, history)
 
 
@@ -116,7 +123,7 @@ def _requested_run(directory: Path) -> Path:
     requested = directory.parent / Path(str(origin)).name
     if bundle.stage(requested) == "none":
         raise UsageError(
-            f"{short_path(directory)}: the twin of {origin}, which no longer exists",
-            hint=f"judge the twin itself: ccbed check {short_path(directory)}",
+            f"{short_path(directory)}: the reference run of {origin}, which no longer exists",
+            hint=f"judge the reference run itself: ccbed check {short_path(directory)}",
         )
     return requested

@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from .. import products
-from ..core.spec import parse_trial, plan, redact, slots, trial_draft
+from ..core.spec import parse_trial, plan, redact, slots, trial_draft, values
 from ..model import codec
 from ..model.bed import BedSpec
 from ..model.errors import CcbedError, UsageError
 from ..model.frozen import dataclass, field, replace
 from ..model.launch import Result
 from ..model.plan import Placement, Plan
+from ..model.run import SHORT_S
 from ..model.trial import THEIRS, Trial
 from ..providers import files
-from ..run import twin_runs
 from ..store import beds as store
 from ..store import bundle, secrets
 from . import audited, bed_job, beds, leftovers, observers, trials
@@ -71,13 +71,14 @@ def check(session: Session, request: RunRequest, source: trials.Source) -> Check
     """Build the trial, and check that it can run on its bed. Raises UsageError, InfrastructureError: then nothing was started."""
     parse_probe_limit(request.spares.probe_spares)
     files.node_limit()
+    budget(request, source)
     missing_bed, bed = _bed(session, request.bed)
     data_dir = _data_dir(request.process.data_dir, bed)
     include = request.spares.include_quarantined
     placement = beds.placement(session, bed, include_quarantined=include) if bed else Placement()
     names = (*request.process.secret, *source.secret_names)
-    values = redact.values_of(request.process.secret, request.process.env, os.environ)
-    redaction = redact.Redaction(mask=secrets.mask(session.state), names=names, values=values)
+    known = redact.values_of(request.process.secret, request.process.env, os.environ)
+    redaction = redact.Redaction(mask=secrets.mask(session.state), names=names, values=known)
     trial = redacted(source, redaction, _trial(session, request, source, bed, data_dir, placement))
     if bed is None:
         raise missing_bed or RuntimeError("neither a bed nor the reason why there is none")
@@ -99,7 +100,9 @@ def check(session: Session, request: RunRequest, source: trials.Source) -> Check
 def on_bed(session: Session, request: RunRequest, checked: CheckedTrial) -> Iterator[CheckedTrial]:
     """Place the trial on its bed. An ephemeral bed ends with the body; without an error leftovers are then removed."""
     bed, is_wanted = checked.bed, bool(request.bed.inventory)
-    with bed_job.of(bed).of_command(session, bed, is_wanted=is_wanted, quiet=session.is_json):
+    with bed_job.of(bed).of_command(
+        session, bed, is_wanted=is_wanted, quiet=session.is_json, is_asked=request.ephemeral
+    ):
         placement = checked.placement
         if bed.slurm and is_wanted:  # which nodes the bed has is known when its job runs
             bring_up(session, bed)
@@ -110,7 +113,7 @@ def on_bed(session: Session, request: RunRequest, checked: CheckedTrial) -> Iter
                 session, request, checked, placement, limit_s
             )
         yield replace(checked, placement=placement)
-    if all(host.connection == "local" for host in bed.hosts):
+    if all(host.connection == "local" for host in bed.hosts) and not session.releases(bed.name):
         leftovers.prune_automatically(session, bed, request.output.runs_dir)
 
 
@@ -191,7 +194,7 @@ def _changes(request: RunRequest, source: trials.Source) -> Iterator[trial_draft
     """Yield what the request changes in the trial."""
     recovery, world, limits = request.recovery, request.world, request.limits
     launcher = request.params.get("launcher")
-    values = {
+    changes = {
         "--nodes": (("world", "nodes"), world.nodes),
         "--ranks-per-node": (("params", "nproc") if launcher else ("world", "ranks_per_node"), world.ranks_per_node),
         "--backend": (("world", "backend"), world.backend),
@@ -203,11 +206,12 @@ def _changes(request: RunRequest, source: trials.Source) -> Iterator[trial_draft
         "--wall": (("liveness", "wall_s"), limits.wall),
         "--timeout": (("params", "timeout_s"), limits.timeout),
         "--grace": (("params", "grace_s"), limits.grace),
+        "--budget": (("params", "stop_at"), None if source.params.get("stop_at") else limits.budget),
         "--cold": (("params", "cold"), request.process.cold or None),
         "--require": (("require",), request.ladder.require),
         "--accept": (("accept",), request.ladder.accept),
     }
-    for flag, (path, value) in values.items():
+    for flag, (path, value) in changes.items():
         if value is not None:
             yield trial_draft.Override(path=path, content=value, source=flag)
     for name, value in request.params.items():
@@ -231,8 +235,8 @@ def _implies_recovery(request: RunRequest) -> str:
 
 def twin_choice(request: RunRequest, source: trials.Source) -> bool | None:
     """Tell whether the run has a twin, as the user chooses. A drill with a shipped example has one, so it begins afresh in a copy."""
-    is_drill = request.twin is None and bool(request.fault.fail_node)
-    return True if is_drill and trials.is_example(source) else request.twin
+    is_drill = request.reference is None and bool(request.fault.fail_node) and not request.limits.budget
+    return True if is_drill and trials.is_example(source) else request.reference
 
 
 def _may_shrink(request: RunRequest) -> bool:
@@ -314,10 +318,12 @@ def run_once(
     bed = beds.usable(bed)
     bed_job.of(bed).refuse_short(bed, trial)
     observer = session.run_observer(request.output, is_script=source.is_script)
+    budget_s = budget(request, source)
     choice, runs = twin_choice(request, source), runs or request.output.runs_dir
+    is_first = has_twin(source, trial, choice) and not budget_s
     is_local_script = source.is_script and bed.shares_file_system
-    follows = choice is None and is_local_script and bool(trial.faults)
-    cost = _cost(trial, is_first=source.is_script and has_twin(source, trial, choice), follows=follows)
+    follows = choice is None and not is_first and is_local_script and bool(trial.faults)
+    cost = _cost(trial, source.is_script and is_first, follows, request.limits.budget or "")
     observer.planned(_planned(session, checked, bed, cost))
     result = audited.launch(
         session,
@@ -330,8 +336,9 @@ def run_once(
             data_dir=checked.data_dir,
             resume=str(resume) if resume else "",
             run=name,
-            twin=has_twin(source, trial, choice),
+            twin=is_first,
             twin_after=follows,
+            budget_s=budget_s,
             inputs=source.inputs,
             secrets=dict(redaction.secrets),
             secret_names=tuple(redaction.names),
@@ -345,13 +352,30 @@ def run_once(
     return result
 
 
-def _cost(trial: Trial, *, is_first: bool, follows: bool) -> tuple[str, ...]:
+def budget(request: RunRequest, source: trials.Source) -> float | None:
+    """The seconds that a drill may take; None: no limit. Raises UsageError where they bound nothing."""
+    if request.limits.budget is None:
+        return None
+    if not source.is_script:
+        raise UsageError("--budget is for a script; its reference runs follow it", hint="--wall limits any run")
+    if request.reference:
+        raise UsageError(
+            "--budget and --reference exclude each other: the latter takes what it takes", hint="leave one out"
+        )
+    try:
+        return values.seconds(request.limits.budget)
+    except ValueError as error:
+        raise UsageError(f"--budget: {error} (got {request.limits.budget})", hint="--budget 10m") from None
+
+
+def _cost(trial: Trial, is_first: bool, follows: bool, budget: str = "") -> tuple[str, ...]:
     """How often a script runs, if more than once. ``is_first``: its reference comes first; ``follows``: after a short run."""
     if not (is_first or follows):
         return ()
     times = "up to 3 times: with the fault, undisturbed, restarted" if trial.faults else "twice"
-    limit = f"the references if it takes under {twin_runs.SHORT_S:g} s, " if follows else ""
-    return (f"the job runs {times} ({limit}with two saves each; --no-twin: once)",)
+    limit = f"the references if it takes under {SHORT_S:g} s, " if follows else ""
+    limit = f"what does not fit into {budget} is left out, the restarted one first, " if budget else limit
+    return (f"the job runs {times} ({limit}with two saves each; --no-reference: once)",)
 
 
 def _planned(session: Session, checked: CheckedTrial, bed: BedSpec, cost: tuple[str, ...]) -> PlannedRun:

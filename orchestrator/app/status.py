@@ -131,8 +131,8 @@ def describe_run(spec: BedSpec, run: store.OpenRun) -> tuple[str, str]:
             return "its orchestrator died before it began", f"run it again: {run.command}"
         case "ended" | "closed":
             return "it has ended, and its orchestrator died before it was judged", f"judge it: ccbed resume {directory}"
-    state = "its orchestrator is gone" + (" while it made its twin" if run.twin else "")
-    return state, f"resume it: ccbed resume {directory}     abandon it: ccbed heal {spec.name}"
+    state = "its orchestrator is gone" + (" while it made its reference run" if run.twin else "")
+    return state, f"resume it: ccbed resume {directory}     end it: ccbed resume --close {directory}"
 
 
 def _stage(run: store.OpenRun) -> bundle.Stage:

@@ -174,11 +174,11 @@ def is_example(source: Source) -> bool:
 
 
 def twin_check(source: Source, *, chosen: bool) -> list[trial_draft.Override]:
-    """Compare a script with the twin that --twin asks for."""
+    """Compare a script with the twin that --reference asks for."""
     checks = source.document.content.get("checks") or ()
     if not (chosen and source.is_script) or TWIN_CHECK in checks:
         return []
-    return [trial_draft.Override(path=("checks",), content=TWIN_CHECK, source="--twin", append=True)]
+    return [trial_draft.Override(path=("checks",), content=TWIN_CHECK, source="--reference", append=True)]
 
 
 def require_nodes(source: Source, trial: Trial, bed: BedSpec, catalogue: Catalogue) -> None:

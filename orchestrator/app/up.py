@@ -239,7 +239,7 @@ def _up(
     ):
         status = _change(session, bed, hosts, (status, diff, provider), interpreter, mend=prepare is not False)
         if diff.keeper:
-            units = {host.name: f"{host.unit} unit of the keeper" for host in status.hosts if host.unit}
+            units = {host.name: f"{host.unit} unit of the host agent" for host in status.hosts if host.unit}
             acts |= {host: f"{text}, {units[host]}" for host, text in acts.items() if host in units}
     return True
 
@@ -254,7 +254,7 @@ def _changes_by_host(bed: BedSpec, hosts: Sequence[str], diff: Diff) -> dict[str
             by_host.setdefault(change.host or where.get(change.node, hosts[0]), []).append(change.node)
         for host, names in by_host.items():
             texts.setdefault(host, []).append(f"{action} {' '.join(names)}")
-    return {host: ", ".join(parts) or "keeper" for host, parts in texts.items()}
+    return {host: ", ".join(parts) or "host agent" for host, parts in texts.items()}
 
 
 def _prepared(
@@ -462,9 +462,9 @@ def _describe_left(bed: BedSpec, provider: Provider) -> str:
 
 
 def _running_parts(status: BedStatus) -> list[str]:
-    keepers = [f"the keeper of {host.name}" for host in status.hosts if host.keeper_pid]
+    keepers = [f"the host agent of {host.name}" for host in status.hosts if host.keeper_pid]
     if not status.hosts and status.keeper_pid:
-        keepers = ["the keeper"]
+        keepers = ["the host agent"]
     nodes = [node.name for node in status.nodes if node.state in _RUNNING]
     jobs = [f"job {status.job}"] if status.job and not status.nodes else []
     return [*jobs, *keepers, *([f"{'nodes' if len(nodes) > 1 else 'node'} {' '.join(nodes)}"] if nodes else [])]

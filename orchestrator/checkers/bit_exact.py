@@ -1,4 +1,4 @@
-"""Every loss, weight, optimizer state and random state equals that of an uninterrupted twin, bit by bit."""
+"""Every loss, weight, optimizer state and random state equals that of an uninterrupted reference run, bit by bit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check(run: Run, params: Params) -> Verdict:
         return _script(run)
     doubts = [*_not_shown(run), *views.not_ended(run.history)]
     if run.twin is None:
-        return views.conclude("bit-exact", "", doubts=[views.finding("no twin to compare with"), *doubts])
+        return views.conclude("bit-exact", "", doubts=[views.finding("no reference run to compare with"), *doubts])
     if any(views.not_ended(run.history)):
         return views.conclude("bit-exact", "", doubts=doubts)
     losses, digests = training.kept_facts(lines).losses, training.final_digests(lines)
@@ -65,7 +65,7 @@ def _resized(
     if failures or doubts:
         return views.conclude("bit-exact", "", failures=failures, doubts=doubts)
     text = f"not applicable from step {until + 1} on, with {ranks} ranks: sums over another number of ranks have other last bits"
-    equal = f"; steps 1 to {until} equal the twin" if until else ""
+    equal = f"; steps 1 to {until} equal the reference run" if until else ""
     return Verdict(check="bit-exact", outcome="skipped", text=text + equal + _mean_losses(run, twin))
 
 
@@ -80,9 +80,14 @@ def _different_batches(run: Run, twin: Twin, until: int) -> Iterator[tuple[int, 
             return
         value, other = own.get(step), twin.batch_losses.get(str(step))
         if value is None or other is None:
-            yield 0, views.finding(f"the loss over the whole batch of step {step} is not known of the run and its twin")
+            yield (
+                0,
+                views.finding(
+                    f"the loss over the whole batch of step {step} is not known of the run and its reference run"
+                ),
+            )
         elif abs(value - other) > LOSS_BOUND * max(abs(other), abs(value)):
-            text = f"the loss over the whole batch of step {step} is {value:.7g}, the twin's {other:.7g}"
+            text = f"the loss over the whole batch of step {step} is {value:.7g}, the reference run's {other:.7g}"
             yield step, views.finding(f"{text}: more than sums in another order explain ({LOSS_BOUND:g})")
 
 
@@ -95,7 +100,7 @@ def _mean_losses(run: Run, twin: Twin) -> str:
     gangs = views.gangs(run.history)
     ends = gangs[-1].by_rank(events.RankFinished).values() if gangs else ()
     mean = next((event.data.loss_mean for event in ends if event.data.loss_mean is not None), None)
-    return f"; last loss {mean:.6g}, the twin's {twin.final_loss:.6g}" if isinstance(mean, float) else ""
+    return f"; last loss {mean:.6g}, the reference run's {twin.final_loss:.6g}" if isinstance(mean, float) else ""
 
 
 @training.by_rank
@@ -106,11 +111,11 @@ def _script(run: Run) -> Verdict:
     lines = training.lineage_of(run)
     facts, doubts = training.kept_facts(lines), [*training.job_doubts(run, lines)]
     if run.twin is None:
-        doubts.append(views.finding("no twin to compare with"))
+        doubts.append(views.finding("no reference run to compare with"))
         return views.conclude("bit-exact", "", doubts=doubts)
-    doubts += [views.finding(f"the twin wrote {path}, which the run may have read") for path in run.twin.paths]
+    doubts += [views.finding(f"the reference run wrote {path}, which the run may have read") for path in run.twin.paths]
     if facts.base is None:
-        doubts.append(views.finding("the step that the last attempt resumed from is not known"))
+        doubts.append(views.finding("the step that the last start resumed from is not known"))
     change = next((step for step, _ in lines.size_changes), None)
     common = _until_change(lines, change, _common_facts(facts, run.twin))
     different = _first_difference(common)
@@ -127,7 +132,7 @@ def _script(run: Run) -> Verdict:
     beyond = training.rounding.beyond(facts, run.twin, least, shown)
     lost = training.other_random_state(run.twin, facts, different[0]) if different else None
     random = (
-        f"random states ({lost[2]}) of rank {lost[1]} differ from the twin's from step {lost[0]} on, before all else: "
+        f"random states ({lost[2]}) of rank {lost[1]} differ from the reference run's from step {lost[0]} on, before all else: "
         if lost
         else ""
     )
@@ -160,7 +165,9 @@ def _script(run: Run) -> Verdict:
     is_rounded = any(own != other for _, name, own, other in restarted if training.step_of(name) > min(shown))
     then = f"step {min(shown)}, then to a restart from there{', but for sums in another order' * is_rounded}"
     until = then if different or by_restart else f"step {facts.steps}"
-    text = f"{names} of {len(facts.digests)} ranks equal to the twin, to {until}{_unchanged(facts, min(shown))}"
+    text = (
+        f"{names} of {len(facts.digests)} ranks equal to the reference run, to {until}{_unchanged(facts, min(shown))}"
+    )
     control = {"control": run.twin.control.run} if run.twin.control else {}
     evidence = {
         "twin": run.twin.run,
@@ -179,16 +186,19 @@ def _script(run: Run) -> Verdict:
 
 def _no_twin(run: Run) -> str:
     """Why none followed a run by itself, and what makes one."""
+    budget_s = views.mapping(run.extras.get("bundle.json")).get("budget_s")
     end = run.history.last(events.RunEnd)
+    if budget_s:
+        return f"not checked: no reference run fitted into --budget {budget_s:g} s"
     if run.history.last(events.FaultInjected) is None:
-        why = "a twin follows by itself where a fault was injected"
+        why = "one follows by itself where a fault was injected"
     elif end is None or end.data.outcome != "finished":
-        why = "a twin follows by itself where the run finished"
+        why = "one follows by itself where the run finished"
     elif end.t >= SHORT_S:
-        why = f"the run took {end.t:.0f} s; a twin follows by itself within {SHORT_S:.0f} s"
+        why = f"the run took {end.t:.0f} s; one follows by itself within {SHORT_S:.0f} s"
     else:
         why = "none could be made, as was said after the run"
-    return f"not checked: no twin to compare with ({why}): --twin"
+    return f"not checked: no reference run to compare with ({why}): --reference"
 
 
 def _accepted(run: Run, lines: training.Lineage) -> set[str]:
@@ -210,7 +220,7 @@ def _aside(
         result, why = "unknown", "the restarted reference shows the last restart only"
     finding = views.finding(saved_state.random_states_aside(result, why))
     failures, doubts = ([finding] * (result == name) for name in ("fail", "unknown"))
-    text = f"with random states put back, a restart by itself equals the twin: {why}"
+    text = f"with random states put back, a restart by itself equals the reference run: {why}"
     doubts = [*doubts, *training.job_doubts(run, lines), *_not_compared(run, facts, _unseen(facts, common))]
     evidence = {"accepted": "RNG", **({training.UNEXPLAINED: True} if result != "pass" else {})}
     return views.conclude("bit-exact", text, failures=failures, doubts=doubts, evidence=evidence)
@@ -246,7 +256,7 @@ def _until_change(
 def _script_resized(lines: training.Lineage, change: int, common: list[tuple[str, str, str, str]]) -> str:
     ranks = next((a.world for a in lines.attempts if a.world != lines.attempts[0].world), None)
     text = f"not applicable from step {change + 1} on, with {ranks} ranks: they share data and sums in another way"
-    return f"{text}; {len(common)} losses and digests until step {change} equal the twin" if common else text
+    return f"{text}; {len(common)} losses and digests until step {change} equal the reference run" if common else text
 
 
 def _common_facts(facts: training.KeptFacts | Control, twin: Twin | Control) -> list[tuple[str, str, str, str]]:
@@ -282,11 +292,13 @@ def _not_compared(run: Run, facts: training.KeptFacts, unseen: tuple[str, ...]) 
     """Equality is shown only by digests after the last failover, on every rank, and if the run lost something."""
     if not facts.digests or unseen:
         what = f" of rank {', '.join(unseen)}" if unseen else ""
-        yield views.finding(f"no digest{what} after step {facts.base or 0} is known both of the run and of its twin")
+        yield views.finding(
+            f"no digest{what} after step {facts.base or 0} is known both of the run and of its reference run"
+        )
     if run.trial.faults and len(views.gangs(run.history)) < 2 and not _harmless(run):
         yield views.finding("a fault was planned, but the run recovered from no loss")
     if run.twin and run.twin.steps != facts.steps and not run.trial.params.get("stop_at"):
-        yield views.finding(f"the run made {facts.steps} steps, its twin {run.twin.steps}")
+        yield views.finding(f"the run made {facts.steps} steps, its reference run {run.twin.steps}")
 
 
 def _first_difference(common: list[tuple[str, str, str, str]]) -> tuple[int, str, str] | None:
@@ -301,7 +313,7 @@ def _shown_difference(first: tuple[int, str, str], common: list[tuple[str, str, 
     part = name.partition("@")[0] if "@" in name else "loss"
     count = sum(own != other for _, _, own, other in common)
     verb = "differ" if part == "weights" else "differs"
-    return f"rank {rank}: {part} of step {step} {verb} from the twin ({count} of {len(common)} compared values differ)"
+    return f"rank {rank}: {part} of step {step} {verb} from the reference run ({count} of {len(common)} compared values differ)"
 
 
 def _restart_explains_nothing(step: int, shown: tuple[int, ...], twin: Twin, beyond: object, least: float) -> bool:
@@ -316,11 +328,11 @@ def _restart_explains_nothing(step: int, shown: tuple[int, ...], twin: Twin, bey
 
 def _unknown_cause(step: int, facts: training.KeptFacts, twin: Twin, first: int) -> str:
     if twin.control is None:
-        return "; whether the job or its recovery causes that is not known without a restart control"
+        return "; whether the job or its recovery causes that is not known without a restarted reference"
     if twin.control.base != facts.base:
-        return f"; the restart control resumed from step {twin.control.base}, not from {facts.base}"
+        return f"; the restarted reference resumed from step {twin.control.base}, not from {facts.base}"
     if step < first:
-        return f"; the restart control shows what the last restart changes, from step {twin.control.base} on"
+        return f"; the restarted reference shows what the last restart changes, from step {twin.control.base} on"
     return "; a restart by itself differs as well, in other bits: the job does not repeat its steps, or more is lost than random states"
 
 
@@ -329,13 +341,13 @@ def _text(run: Run, digests: Mapping[str, Mapping[str, object]]) -> str:
     tensors = len([name for name in names if not name.startswith("rng.")])
     rng = " + RNG" if any(name.startswith("rng.") for name in names) else ""
     clean = "" if run.history.first(events.RecoveryDecided) else " (no failover)"
-    return f"{tensors} tensors{rng} x {len(digests)} ranks equal to the twin{clean}"
+    return f"{tensors} tensors{rng} x {len(digests)} ranks equal to the reference run{clean}"
 
 
 def _not_shown(run: Run) -> Iterator[views.Finding]:
     """Equality proves a recovery only if a checkpoint was loaded and the twin was not interrupted."""
     if run.twin is not None and (run.twin.faults or run.twin.restarts):
-        yield views.finding("the twin was interrupted as well")
+        yield views.finding("the reference run was interrupted as well")
     resumes = {epoch: step for epoch, step in views.resume_steps(run.history).items() if epoch > 0}
     if resumes and not any(resumes.values()):
         yield views.finding("resumed from step 0: no checkpoint was loaded", run.history.last(events.ResumeChosen))
@@ -348,7 +360,9 @@ def _incomplete(twin: Twin, ranks: Iterable[str]) -> Iterator[views.Finding]:
     for name, by_rank in (("losses", twin.losses), ("digests", twin.digests)):
         missing = sorted(rank for rank in ranks if not by_rank.get(rank))
         if missing or not by_rank:
-            yield views.finding(f"the twin has no {name}" + (f" of rank {', '.join(missing)}" if missing else ""))
+            yield views.finding(
+                f"the reference run has no {name}" + (f" of rank {', '.join(missing)}" if missing else "")
+            )
 
 
 def _unused_checkpoints(run: Run) -> Iterator[views.Finding]:
@@ -357,7 +371,7 @@ def _unused_checkpoints(run: Run) -> Iterator[views.Finding]:
         before = [event for event in run.history.of(events.CheckpointCommit) if event.seq < chosen.seq]
         skipped = [event for event in run.history.of(events.CheckpointSkipped) if event.epoch == chosen.epoch]
         if chosen.epoch and not chosen.data.step and before and skipped:
-            text = f"attempt {chosen.epoch} began at step 0: none of {len(before)} committed checkpoints could be used"
+            text = f"{views.start_name(chosen.epoch)} began at step 0: none of {len(before)} committed checkpoints could be used"
             yield views.finding(text, chosen, *skipped)
 
 
@@ -387,7 +401,7 @@ def _different_losses(losses: Mapping[str, Mapping[str, str]], twin: Twin) -> It
         own, other = losses.get(rank, {}), twin.losses.get(rank, {})
         steps = sorted((s for s in {*own, *other} if own.get(s) != other.get(s)), key=int)
         if steps:
-            pair = f"{_shown(own.get(steps[0]))}, the twin {_shown(other.get(steps[0]))}"
+            pair = f"{_shown(own.get(steps[0]))}, the reference run {_shown(other.get(steps[0]))}"
             yield views.finding(f"rank {rank}: loss of step {steps[0]} is {pair} ({len(steps)} steps differ)")
 
 
@@ -400,5 +414,11 @@ def _different_states(digests: Mapping[str, Mapping[str, object]], twin: Twin) -
         own, other = digests.get(rank, {}), twin.digests.get(rank, {})
         names = sorted(name for name in {*own, *other} if own.get(name) != other.get(name))
         if names:
-            how = "is missing" if names[0] not in own else "is not in the twin" if names[0] not in other else "differs"
+            how = (
+                "is missing"
+                if names[0] not in own
+                else "is not in the reference run"
+                if names[0] not in other
+                else "differs"
+            )
             yield views.finding(f"rank {rank}: {names[0]} {how} ({len(names)} of {len({*own, *other})} differ)")

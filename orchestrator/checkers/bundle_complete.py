@@ -1,4 +1,4 @@
-"""The bundle has the files of every rank of every attempt below the node that wrote them; chunk files are whole."""
+"""The bundle has the files of every rank of every start below the node that wrote them; chunk files are whole."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def _identity(run: Run, rank: _Rank) -> tuple[list[views.Finding], list[views.Fi
     due = (str(name), rank.node, str(rank.started.source.incarnation), str(rank.epoch), str(rank.rank))
     if line.groups() == due:
         return [], []
-    identity = f"rank {line[5]} of {line[2]}, attempt {line[4]}"
+    identity = f"rank {line[5]} of {line[2]}, {views.start_name(int(line[4]))}"
     return [
         views.finding(f"{where} is the log of {identity}, incarnation {line[3]} of run {line[1]}", rank.started)
     ], []

@@ -31,7 +31,7 @@ def check(run: Run, params: Params) -> Verdict:
     doubts += [views.finding(text) for text in [least_checks.doubt(run)] if text]
     same = views.by_same_code(run)
     if same and run.twin and run.twin.key != twin_key(run.trial, views.mapping(run.extras.get("fingerprint.json"))):
-        doubts.append(views.finding("the twin belongs to another trial or another fingerprint"))
+        doubts.append(views.finding("the reference run belongs to another trial or another fingerprint"))
     (failures if same else doubts).extend(_metrics(run))
     text = f"{agreement.compared} events equal on both sides, documents and metrics as recorded; {agreement.signatures}"
     evidence = {"bed_key": True} if run.is_signed else {}

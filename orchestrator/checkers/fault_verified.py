@@ -1,4 +1,4 @@
-"""Every planned fault was armed, injected and verified on the right node, and healed, in that order."""
+"""Every planned fault was armed, injected and verified on the right node, and undone, in that order."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _text(traces: tuple[views.FaultTrace, ...]) -> str:
     if not traces:
         return "no fault was planned"
     named = ", ".join(f"{trace.plan.fault} {trace.node}" for trace in traces)
-    return f"{named}: injected, verified and healed"
+    return f"{named}: injected, verified and undone"
 
 
 def _unplanned(run: Run) -> Iterator[views.Finding]:
@@ -111,7 +111,7 @@ def _gaps(run: Run, trace: views.FaultTrace, times: views.Clocks, held: Sequence
         yield from _chain(trace)
     over = trace.first(events.LeaseOver)
     if over is not None:
-        yield views.finding(f"the lease of {id} expired: its holder healed the fault before its time", over)
+        yield views.finding(f"the time limit of {id} was over: the host agent undid the fault before its time", over)
     if trace.plan.at.exact:
         yield from _hold(trace, times, held)
 
@@ -152,7 +152,7 @@ def _hold(trace: views.FaultTrace, times: views.Clocks, all_held: Sequence[Event
     if held.node != trace.node:
         yield views.finding(f"{id} held a rank of {held.node} but acted on {trace.node}", held, injected)
     if held.data.phase != at.phase or (at.step is not None and held.data.step != at.step):
-        yield views.finding(f"{id} was not held in {at.phase} of step {at.step}", held)
+        yield views.finding(f"{id} did not wait in {at.phase} of step {at.step}", held)
     ended = [
         event for event in (*trace.of(events.RankReleased), *trace.of(events.HoldExpired)) if event.epoch == held.epoch
     ]
@@ -212,9 +212,11 @@ def _undone(run: Run, trace: views.FaultTrace, times: views.Clocks) -> Iterator[
     for text, event in views.contradictions(trace):
         yield views.finding(f"{UNPROVED}: the evidence of {event.f} of {id} says {text}", event)
     if verified is not None and verified.data.lasts and lasted is None and trace.of(events.FaultHealed):
-        yield views.finding(f"{UNPROVED}: {id} was not observed until its healing", verified)
+        yield views.finding(f"{UNPROVED}: {id} was not observed until it was undone", verified)
     if lasted is not None and lasted.data.held is False:
-        yield views.finding(f"{UNPROVED}: {id} was undone before it was healed ({lasted.data.evidence})", lasted)
+        yield views.finding(
+            f"{UNPROVED}: {id} was undone from outside before ccbed undid it ({lasted.data.evidence})", lasted
+        )
     if sign := next(views.signs_of_life(run, trace, times), None):
         yield views.finding(f"{UNPROVED}: {sign[0]} on {trace.node} while {id} had stopped it", verified, sign[1])
 
@@ -233,7 +235,7 @@ def _unhealed(trace: views.FaultTrace) -> Iterator[views.Finding]:
         return
     healed, verified = trace.first(events.FaultHealed), trace.first(events.HealVerified)
     if healed is None or verified is None:
-        missing = "healed" if healed is None else "verified as healed"
+        missing = "undone" if healed is None else "verified as undone"
         yield views.finding(f"{trace.plan.id} on {trace.node} was never {missing}", injected)
     elif not injected.seq < healed.seq <= verified.seq:
-        yield views.finding(f"{trace.plan.id}: healing and its verification are in the wrong order", healed, verified)
+        yield views.finding(f"{trace.plan.id}: undoing and its verification are in the wrong order", healed, verified)

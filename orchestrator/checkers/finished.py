@@ -1,4 +1,4 @@
-"""The run finished: every rank of the last attempt completed its work and left with exit code 0."""
+"""The run finished: every rank of the last start completed its work and left with exit code 0."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check(run: Run, params: Params) -> Verdict:
             "finished", "", failures=[_first_failure(run, gangs) or views.finding(_reason(reason, kind), end)]
         )
     if not gangs and not doubts:
-        return views.unknown("finished", "no gang was started", end)
+        return views.unknown("finished", "no worker group was started", end)
     stopped = run.history.last(events.RunStopped)
     missing, failures = _exits(run, gangs[-1], stopped) if gangs and not doubts else ([], [])
     doubts += [*missing, *(_undrilled(run) if stopped else _without_end(run))]
@@ -135,7 +135,7 @@ def _exits(run: Run, gang: views.Gang, stopped: Event | None) -> tuple[list[view
         failures += [views.finding(f"rank {rank} left without finishing", exits[rank]) for rank in silent]
         failures += _short(run, ends)
     if not gang.ranks:
-        missing.append(views.finding("the last gang has no ranks", gang.began))
+        missing.append(views.finding("the last worker group has no ranks", gang.began))
     return missing, failures
 
 

@@ -1,4 +1,4 @@
-"""Every attempt has each rank once, no earlier attempt acts after a new one began, and the history has no gaps."""
+"""Every start has each rank once, no earlier start acts after a new one began, and the history has no gaps."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def check(run: Run, params: Params) -> Verdict:
     ]
     sizes = list(dict.fromkeys(gang.world or 0 for gang in gangs)) or [0]
     counts = str(sizes[-1]) if len(sizes) == 1 else f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]}"
-    text = f"{counts} ranks, each once in {len(gangs)} attempt{'s' * (len(gangs) != 1)}"
+    text = f"{counts} ranks, each once in {len(gangs)} start{'s' * (len(gangs) != 1)}"
     return views.conclude("membership", text, failures=failures, doubts=doubts)
 
 
@@ -67,14 +67,16 @@ def _epochs(run: Run, gangs: tuple[views.Gang, ...]) -> Iterator[views.Finding]:
     reasons = Counter(e.epoch for e in run.history.of(*NEXT))
     interrupts = len(run.history.of(events.RunInterrupted))
     if gangs and gangs[0].epoch not in (0, *(range(1, interrupts + 1))) and not reasons[gangs[0].epoch]:
-        yield views.finding(f"the first gang is of attempt {gangs[0].epoch}", gangs[0].began)
+        yield views.finding(f"the first worker group is of {views.start_name(gangs[0].epoch)}", gangs[0].began)
     for earlier, later in itertools.pairwise(gangs):
         unexplained = [e for e in range(earlier.epoch + 1, later.epoch + 1) if not reasons[e]]
         if len(unexplained) > interrupts:
-            yield views.finding(f"attempt {unexplained[0]} began without a decision", earlier.began, later.began)
+            yield views.finding(
+                f"{views.start_name(unexplained[0])} began without a decision", earlier.began, later.began
+            )
         if later.began.seq < earlier.began.seq:
             yield views.finding(
-                f"the gang of attempt {later.epoch} was started before that of attempt {earlier.epoch}", later.began
+                f"{views.start_name(later.epoch)} came before {views.start_name(earlier.epoch)}", later.began
             )
     yield from _undecided(run)
 
@@ -84,12 +86,12 @@ def _undecided(run: Run) -> Iterator[views.Finding]:
     decided: dict[int | None, Event[RecoveryDecided | RecoveryGrown]] = {}
     for event in run.history.of(*NEXT):
         if event.epoch in decided:
-            yield views.finding(f"attempt {event.epoch} was decided twice", decided[event.epoch], event)
+            yield views.finding(f"{views.start_name(event.epoch)} was decided twice", decided[event.epoch], event)
         decided.setdefault(event.epoch, event)
     prepared = {kind.NAME for kind in PREPARE}
     for event in run.history.events:
         if event.f in prepared and event.epoch in decided and event.seq < decided[event.epoch].seq:
-            text = f"{event.f} of attempt {event.epoch} came before its decision"
+            text = f"{event.f} of {views.start_name(event.epoch)} came before its decision"
             yield views.finding(text, event, decided[event.epoch])
 
 
@@ -100,7 +102,9 @@ def _starts(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
     for node, times in nodes.items():
         if times > (node in views.first_slots(gang).values()) + sum(node == new for _, new in moves):
             invokes = [start.invoke for start in gang.starts]
-            yield views.finding(f"{times} gangs were started on {node} in attempt {gang.epoch}", *invokes)
+            yield views.finding(
+                f"{times} worker groups were started on {node} in {views.start_name(gang.epoch)}", *invokes
+            )
     assigned = Counter(rank for start in gang.starts for rank in start.invoke.data.ranks or ())
     world, is_over = gang.world or 0, not any(views.not_ended(run.history))
     moved = Counter(slot for slot, _ in moves)
@@ -108,10 +112,10 @@ def _starts(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
     missing = [rank for rank in range(world) if is_over and not assigned[rank]]
     if surplus or missing:
         rank = (surplus + missing)[0]
-        text = f"attempt {gang.epoch}: rank {rank} of {world} was assigned {assigned[rank]} times"
+        text = f"{views.start_name(gang.epoch)}: rank {rank} of {world} was assigned {assigned[rank]} times"
         yield views.finding(text, gang.began)
     if len({start.invoke.data.world_size for start in gang.starts}) > 1:
-        yield views.finding(f"attempt {gang.epoch}: its nodes received different world sizes", gang.began)
+        yield views.finding(f"{views.start_name(gang.epoch)}: its nodes received different world sizes", gang.began)
 
 
 def _sizes(run: Run, gangs: tuple[views.Gang, ...]) -> Iterator[views.Finding]:
@@ -123,10 +127,10 @@ def _sizes(run: Run, gangs: tuple[views.Gang, ...]) -> Iterator[views.Finding]:
         if nodes > world.nodes or (gang.world or 0) < world.least_nodes * world.ranks_per_node:
             allowed = f"{world.least_nodes} to {world.nodes}" if world.can_shrink else str(world.nodes)
             yield views.finding(
-                f"attempt {gang.epoch} has {gang.world} ranks where {allowed} nodes were allowed", gang.began
+                f"{views.start_name(gang.epoch)} has {gang.world} ranks where {allowed} nodes were allowed", gang.began
             )
         elif slots is not None and (gang.world or 0) != len(slots) * world.ranks_per_node:
-            text = f"attempt {gang.epoch} has {gang.world} ranks, and {len(slots)} nodes were decided"
+            text = f"{views.start_name(gang.epoch)} has {gang.world} ranks, and {len(slots)} nodes were decided"
             yield views.finding(text, gang.began, decided[gang.epoch])
 
 
@@ -143,7 +147,7 @@ def _repeated(gang: views.Gang) -> Iterator[views.Finding]:
         notes = _notes(gang, kind)
         for (rank, _), times in Counter((event.data.rank, event.source.incarnation) for event in notes).items():
             if times > 1:
-                yield views.finding(f"attempt {gang.epoch}: {kind.NAME} of rank {rank} {times} times", *notes)
+                yield views.finding(f"{views.start_name(gang.epoch)}: {kind.NAME} of rank {rank} {times} times", *notes)
 
 
 def _wrong_nodes(gang: views.Gang) -> Iterator[views.Finding]:
@@ -153,7 +157,7 @@ def _wrong_nodes(gang: views.Gang) -> Iterator[views.Finding]:
         rank = event.data.rank
         nodes = gang.nodes_of(rank)
         if event.node not in nodes:
-            text = f"attempt {gang.epoch}: rank {rank} belongs to {gang.ranks.get(rank)}, but {event.f} came from {event.node}"
+            text = f"{views.start_name(gang.epoch)}: rank {rank} belongs to {gang.ranks.get(rank)}, but {event.f} came from {event.node}"
             yield views.finding(text, event)
 
 
@@ -165,13 +169,13 @@ def _absent(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
         for kind in (events.RankStart,) if needs_no_group else (events.RankStart, events.RankJoined):
             missing = sorted(set(gang.ranks) - set(gang.by_rank(kind)))
             if missing:
-                text = f"attempt {gang.epoch}: {kind.NAME} of rank {missing[0]} is missing"
+                text = f"{views.start_name(gang.epoch)}: {kind.NAME} of rank {missing[0]} is missing"
                 yield views.finding(text, gang.began)
     stops = [op.invoke.seq for op in views.operations(run.history, events.GangStop) if op.epoch == gang.epoch]
     joined = max((event.seq for event in gang.of(events.RankJoined)), default=0)
     in_time = gang.is_complete(events.RankJoined) and joined < min(stops, default=joined)
     if in_time and not any(event.seq > joined for event in gang.of(events.GangJoined)):
-        yield views.finding(f"attempt {gang.epoch}: all ranks joined, but gang.joined is missing", gang.began)
+        yield views.finding(f"{views.start_name(gang.epoch)}: all ranks joined, but gang.joined is missing", gang.began)
 
 
 def _late(run: Run, gangs: tuple[views.Gang, ...]) -> tuple[list[views.Finding], list[views.Finding]]:
@@ -185,10 +189,10 @@ def _late(run: Run, gangs: tuple[views.Gang, ...]) -> tuple[list[views.Finding],
         over = next((gang for gang, order in orders if order), None)
         unsure = next((gang for gang, order in orders if order is None), None)
         if over is not None:
-            text = f"{event.f} of attempt {event.epoch} after attempt {over.epoch} had begun"
+            text = f"{event.f} of {views.start_name(event.epoch)} after {views.start_name(over.epoch)} had begun"
             failures.append(views.finding(text, over.began, event))
         elif unsure is not None:
-            text = f"no clock shows whether {event.f} of attempt {event.epoch} came before attempt {unsure.epoch} had begun"
+            text = f"no clock shows whether {event.f} of {views.start_name(event.epoch)} came before {views.start_name(unsure.epoch)}"
             doubts.append(views.finding(text, unsure.began, event))
     return failures, doubts
 

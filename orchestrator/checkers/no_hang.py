@@ -1,4 +1,4 @@
-"""Every command ended within its deadline, and every gang that stalled was recovered."""
+"""Every command ended within its deadline, and every worker group that stalled was recovered."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _stalled(run: Run, *, ended: bool) -> Iterator[views.Finding]:
     for event in run.history.of(events.GangStalled):
         after = [decided for decided in run.history.of(events.RecoveryDecided) if decided.seq > event.seq]
         if ended and not after:
-            yield views.finding(f"the gang stalled for {event.data.since_s} s and was not recovered", event)
+            yield views.finding(f"the worker group stalled for {event.data.since_s} s and was not recovered", event)
 
 
 def _wall_time(run: Run) -> Iterator[views.Finding]:

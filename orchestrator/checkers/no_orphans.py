@@ -1,4 +1,4 @@
-"""No process of any gang is left: every node of every attempt had no process, or is proved dead."""
+"""No process of any worker group is left: every node of every start had no process, or is proved dead."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check(run: Run, params: Params) -> Verdict:
         *views.not_started(run.history),
     ]
     nodes = sum(len(gang.starts) for gang in gangs)
-    text = f"no process left on {nodes} node{'s' * (nodes != 1)} of {len(gangs)} attempt{'s' * (len(gangs) != 1)}"
+    text = f"no process left on {nodes} node{'s' * (nodes != 1)} of {len(gangs)} start{'s' * (len(gangs) != 1)}"
     return views.conclude("no-orphans", text, failures=_left(run), doubts=doubts)
 
 
@@ -66,7 +66,7 @@ def _uncounted(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
         proofs = (event for event in by_node[start.node] if event.seq > start.invoke.seq)
         if not any(_proves(run, event, gang.epoch) for event in proofs):
             yield views.finding(
-                f"the processes that attempt {gang.epoch} left on {start.node} were not counted", start.invoke
+                f"the processes that {views.start_name(gang.epoch)} left on {start.node} were not counted", start.invoke
             )
 
 

@@ -64,7 +64,7 @@ def _samples(gangs: tuple[views.Gang, ...], kept_records: tuple[StepRecord, ...]
     complete = {place: records for place, records in shares.items() if len(records) == sizes.get(place[0])}
     wrong: dict[int, views.Finding] = {}
     for (epoch, step), records in sorted(complete.items()):
-        where, batches = f"attempt {epoch}, step {step}", {record.batch for record in records}
+        where, batches = f"{views.start_name(epoch)}, step {step}", {record.batch for record in records}
         total = sum(int(record.samples or "0", 16) for record in records) % 2**64
         if len(batches) > 1:
             wrong.setdefault(epoch, views.finding(f"{where}: the ranks took their shares from different batches"))
@@ -108,9 +108,7 @@ def _endings(run: Run, lines: training.Lineage) -> Iterator[views.Finding]:
         yield views.finding(f"{process.name} has no end in its record: it was killed, or still runs")
     first, last = (pick(ranks, key=lambda process: process.last, default=None) for pick in (min, max))
     if first and last and not open_ended and first.last != last.last:
-        yield views.finding(
-            f"{first.name} ended after {first.last} steps of its attempt, {last.name} after {last.last}"
-        )
+        yield views.finding(f"{first.name} ended after {first.last} steps of its start, {last.name} after {last.last}")
 
 
 def _is_partly_reported(process: training.Process) -> bool:
@@ -160,7 +158,7 @@ def _is_bridged(lines: training.Lineage, attempt: training.Attempt, step: int) -
 def _doubled(records: tuple[StepRecord, ...]) -> Iterator[views.Finding]:
     for (epoch, rank, step), times in Counter((r.epoch, r.rank, r.step) for r in records).items():
         if times > 1:
-            yield views.finding(f"rank {rank} did step {step} {times} times in attempt {epoch}")
+            yield views.finding(f"rank {rank} did step {step} {times} times in {views.start_name(epoch)}")
 
 
 def _after_stop(records: tuple[StepRecord, ...], omitted: Set[int]) -> Iterator[views.Finding]:
@@ -180,7 +178,7 @@ def _jumps(run: Run, records: tuple[StepRecord, ...], omitted: Set[int]) -> Iter
         while due in omitted:
             due += 1
         if record.step != due:
-            text = f"rank {record.rank} did step {record.step} of attempt {record.epoch} instead of {due}"
+            text = f"rank {record.rank} did step {record.step} of {views.start_name(record.epoch)} instead of {due}"
             yield views.finding(text)
         last[rank] = record.step
 

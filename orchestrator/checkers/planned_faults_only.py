@@ -231,7 +231,7 @@ def _description(event: Event, gang: views.Gang | None) -> str:
         return f"rank {rank} on {event.node} left with code {event.data.code}{killed}, which was not planned"
     if event.kind is events.GangStalled:
         reason = f" ({event.data.reason})" if event.data.reason else ""
-        return f"the gang stalled for {event.data.since_s} s, which was not planned{reason}"
+        return f"the worker group stalled for {event.data.since_s} s, which was not planned{reason}"
     what = "exited" if event.kind is events.NodeExit else "fell silent"
     what = f"did not carry out {event.f}" if event.command else what
     return f"{event.node} {what}, which was not planned"
@@ -366,14 +366,14 @@ def _lost_keepers(run: Run, *, for_memory: bool) -> Iterator[views.Finding]:
         if pid and now != pid and bool(loss) == for_memory and host not in _powered_off(run):
             after = f"; its successor has pid {now}" if now else ""
             why = f" ({loss}): a loss of the bed, not of the job" if loss else ", which was not planned"
-            yield views.finding(f"the keeper on {host} (pid {pid}) ended{why}{after}", begin, gathered)
+            yield views.finding(f"the host agent on {host} (pid {pid}) ended{why}{after}", begin, gathered)
 
 
 def _unknown_keepers(run: Run) -> Iterator[views.Finding]:
     begin, gathered = run.history.first(events.RunBegin), run.history.last(events.GatherDone)
     if begin is not None and gathered is not None:
         for host in sorted(_keepers(begin).keys() - _keepers(gathered).keys() - _powered_off(run)):
-            yield views.finding(f"it is not known whether the keeper on {host} lived when the run ended", gathered)
+            yield views.finding(f"it is not known whether the host agent on {host} lived when the run ended", gathered)
 
 
 def _keepers(event: Event[events.RunBegin] | Event[events.GatherDone]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""After every loss all ranks completed their first new step within a time limit (TTR)."""
+"""After every loss all ranks completed their first new step within a time limit."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def check(run: Run, params: Params) -> Verdict:
     worst = max((failover.ttr_s for failover in failovers if failover.ttr_s is not None), default=0.0)
     many = f" at worst of {len(failovers)}" if len(failovers) > 1 else ""
     return views.conclude(
-        "recovered-within", f"TTR {worst * 1000:.0f} ms{many}, limit {params.seconds:g} s",
+        "recovered-within", f"back in {worst * 1000:.0f} ms{many}, limit {params.seconds:g} s",
         failures=failures, doubts=doubts, evidence={"ttr_s": {f"attempt {failover.epoch}": failover.ttr_s for failover in failovers}},
     )  # fmt: skip
 
@@ -76,9 +76,10 @@ def _slow(failovers: Sequence[views.Failover], params: Params, *, ended: bool) -
         overtaken = index + 1 < len(failovers)
         if failover.ttr_s is None and ended and not overtaken:
             yield views.Finding(
-                text=f"attempt {failover.epoch} never completed its first step on every rank", seqs=seqs
+                text=f"{views.start_name(failover.epoch)} never completed its first step on every rank", seqs=seqs
             )
         elif failover.ttr_s is not None and failover.ttr_s > params.seconds:
             yield views.Finding(
-                text=f"attempt {failover.epoch}: TTR {failover.ttr_s:.3g} s, limit {params.seconds:g} s", seqs=seqs
+                text=f"{views.start_name(failover.epoch)}: back in {failover.ttr_s:.3g} s, limit {params.seconds:g} s",
+                seqs=seqs,
             )

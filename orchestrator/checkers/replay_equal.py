@@ -13,7 +13,7 @@ from ..views import training
 from ..views.training import completeness, saved_state
 
 SKIPS = True
-NEXT = "a restart control tells whether that belongs to the job: --twin"
+NEXT = "a restarted reference tells whether that belongs to the job: --reference"
 
 
 @training.by_rank
@@ -46,7 +46,7 @@ def _exact(run: Run, lines: training.Lineage) -> Verdict:
         f"{_steps(len(steps - resized))} done again, equal each time" if steps - resized else "no step was done twice"
     )
     if resized and not failures and not doubts:
-        reason = f"{_steps(len(resized))} done again after the gang had changed its size, on the same batches"
+        reason = f"{_steps(len(resized))} done again after the worker group had changed its size, on the same batches"
         text = f"not applicable: {reason}: bits are not comparable" + (f"; {equal}" if steps - resized else "")
         return Verdict(check="replay-equal", outcome="skipped", text=text)
     return views.conclude("replay-equal", equal, failures=failures, doubts=doubts)

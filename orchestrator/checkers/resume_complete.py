@@ -40,7 +40,7 @@ def check(run: Run, params: Params) -> Verdict:
         failures += _findings(rest, "fail")
         unknown += _findings(rest, "unknown")
         if parts:
-            rows[resumption.attempt.name] = {p: {"result": row.result, "text": row.text} for p, row in parts.items()}
+            rows[resumption.attempt.key] = {p: {"result": row.result, "text": row.text} for p, row in parts.items()}
     evidence = {"rows": rows, **({"accepted": accepted} if accepted else {})}
     text = _text(rows, accepted)
     return views.conclude("resume-complete", text, failures=failures, doubts=unknown, evidence=evidence)

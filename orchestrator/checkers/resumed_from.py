@@ -24,9 +24,9 @@ def check(run: Run, params: Params) -> Verdict:
     doubts += [finding for resumption in lines.starts for finding in _unknown(resumption)]
     if lines.first and not any(start.ranks for start in lines.starts):
         doubts.append(views.finding("no rank reported the checkpoint that it restored"))
-    steps = {item.attempt.name: item.step for item in lines.resumptions}
+    steps = {item.attempt.key: item.step for item in lines.resumptions}
     sources = {
-        item.attempt.name: {rank.name: rank.source for rank in item.ranks if rank.source}
+        item.attempt.key: {rank.name: rank.source for rank in item.ranks if rank.source}
         for item in lines.resumptions
         if any(rank.is_from_memory for rank in item.ranks)
     }

@@ -50,7 +50,7 @@ def _script(run: Run) -> Verdict:
     doubts += [finding for is_failure, finding in by_word if not is_failure]
     steps = [_newest(resumption) for resumption in lines.resumptions]
     text = f"resumed {', then '.join(steps)}, the newest" if steps else "no failover, no checkpoint was resumed"
-    newest = {item.attempt.name: item.newest for item in lines.resumptions}
+    newest = {item.attempt.key: item.newest for item in lines.resumptions}
     evidence = {"newest": newest, "tried": [finding.text for finding in tried]}
     return views.conclude("resumed-newest", text, failures=failures, doubts=doubts, evidence=evidence)
 
@@ -138,7 +138,7 @@ def _text(run: Run, later: list[views.Gang]) -> str:
 
 def _unchosen(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
     if gang.epoch not in views.chosen_checkpoints(run.history):
-        yield views.finding(f"attempt {gang.epoch} was started without a choice of a checkpoint", gang.began)
+        yield views.finding(f"{views.start_name(gang.epoch)} was started without a choice of a checkpoint", gang.began)
 
 
 def _stale(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
@@ -150,10 +150,10 @@ def _stale(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
     newest = committed[-1] if committed else None
     step = _step(chosen)
     if newest is not None and _step(newest) > step:
-        text = f"attempt {gang.epoch} resumed from {step} although {_step(newest)} was committed"
+        text = f"{views.start_name(gang.epoch)} resumed from {step} although {_step(newest)} was committed"
         yield views.finding(text, chosen, newest)
     if chosen.data.name in skipped:
-        yield views.finding(f"attempt {gang.epoch} resumed from {chosen.data.name}, which is damaged", chosen)
+        yield views.finding(f"{views.start_name(gang.epoch)} resumed from {chosen.data.name}, which is damaged", chosen)
     yield from _unknown_checkpoint(run, gang, chosen, committed)
 
 
@@ -169,7 +169,7 @@ def _unknown_checkpoint(
     scanned = [event.data.newest for event in scans if event.data.newest and event.data.newest.name == name]
     if not commits and not scanned:
         yield views.finding(
-            f"attempt {gang.epoch} resumed from {name}, which no rank committed and no scan found", chosen
+            f"{views.start_name(gang.epoch)} resumed from {name}, which no rank committed and no scan found", chosen
         )
     for event in commits:
         if event.data.sha256 != sha256:

@@ -1,4 +1,4 @@
-"""Every spare that was used was warm: the same process since `up`, with torch imported before its ranks were forked."""
+"""Every spare that was used was ready: the same process since `up`, with torch imported before its ranks were forked."""
 
 from __future__ import annotations
 

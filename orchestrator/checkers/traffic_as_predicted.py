@@ -17,7 +17,7 @@ def check(run: Run, params: Params) -> Verdict:
     doubts = [*views.not_ended(run.history)]
     gang = next((gang for gang in reversed(views.gangs(run.history)) if gang.is_complete(events.Traffic)), None)
     if gang is None:
-        doubts = [views.finding("no gang has a traffic report of every rank"), *doubts]
+        doubts = [views.finding("no worker group has a traffic report of every rank"), *doubts]
         return views.conclude("traffic-as-predicted", "", doubts=doubts)
     reports = [event.data for event in gang.by_rank(events.Traffic).values()]
     measured, once = _sum(report.measured for report in reports), _sum(report.once for report in reports)

@@ -9,6 +9,7 @@ import importlib
 import io
 import os
 import re
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -25,19 +26,24 @@ from ..model import errors
 from .inputs import session as sessions
 from .render import terminal
 
-#: In the order of the life of beds and runs, as ``--help`` shows them.
-VERBS = (
-    "up", "down", "status", "plan", "drain", "undrain", "run", "nightly", "sweep", "probe", "resume", "watch",
-    "logs", "exec", "check", "checkpoint", "judge", "report", "compare", "runs", "trend", "baseline", "quarantine", "accept", "bundle",
-    "size", "list", "heal", "prune", "doctor", "image", "init", "config", "completion",
-)  # fmt: skip
+#: As ``--help`` shows the verbs.
+GROUPS = {
+    "Daily": ("up", "run", "watch", "status", "logs", "resume", "down", "runs", "help"),
+    "Judge": ("check", "judge", "checkpoint", "report", "compare", "bundle"),
+    "Nightly": ("nightly", "sweep", "probe", "trend", "baseline", "quarantine", "accept"),
+    "Beds": ("plan", "exec", "heal", "drain", "undrain", "prune"),
+    "Set-up": ("init", "doctor", "image", "list", "size", "config", "completion"),
+}
+VERBS = tuple(verb for verbs in GROUPS.values() for verb in verbs)
+#: Verb -> former name of an option -> its name; the former one works for one release.
+FORMER = {"run": {"twin": "reference", "no-twin": "no-reference"}, "logs": {"epoch": "start"}}
 _PACKAGE = __package__.rpartition(".")[0]
 #: Verb -> the product that has it.
 _OF_PRODUCTS: dict[str, str] = {}
 #: The exit code of a shell after SIGPIPE: 128 + 13.
 _BROKEN_PIPE = 141
 #: Verbs that explain or write the settings themselves.
-_WITHOUT_SETTINGS = ("config", "init", "completion")
+_WITHOUT_SETTINGS = ("config", "init", "completion", "help")
 #: click's variable: a shell sets it when it asks for completions.
 _COMPLETING = "_CCBED_COMPLETE"
 #: Options with which `run` starts nothing.
@@ -80,7 +86,14 @@ class Verbs(click.Group):
         command.context_settings.setdefault("auto_envvar_prefix", "CCBED")
         _add_verbosity(command)
         _name_variables(command)
+        for old, new in FORMER.get(cmd_name, {}).items():
+            _accept_former_variable(ctx, command, f"CCBED_{old.upper()}", f"CCBED_{new.upper()}")
         return command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if len(args) > 1 and args[0] in ("-h", "--help") and args[1] in VERBS:  # ``ccbed -h up``
+            args = [*args[1:], args[0]]
+        return super().parse_args(ctx, [*_with_present_names(args, ctx)])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -93,8 +106,9 @@ class Verbs(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         files = {verb: file for verb in VERBS if (file := _file(verb)[1]).is_file()}
-        with formatter.section("Verbs"):
-            formatter.write_dl([(verb, _summary(file)) for verb, file in files.items()])
+        for name, verbs in GROUPS.items():
+            with formatter.section(name):
+                formatter.write_dl([(verb, _summary(files[verb])) for verb in verbs if verb in files])
 
 
 @contextmanager
@@ -148,6 +162,27 @@ def run(args: Sequence[str], session: sessions.Session | None = None) -> int:
         os.umask(session.umask)
 
 
+def _with_present_names(args: Sequence[str], ctx: click.Context) -> Iterator[str]:
+    """The command line with the present names of options; a former one is named on stderr."""
+    end = args.index("--") if "--" in args else len(args)
+    former = FORMER.get(next((word for word in args[:end] if word in VERBS), ""), {})
+    for index, word in enumerate(args):
+        name, equals, value = word.partition("=")
+        if index < end and name.startswith("--") and name[2:] in former:
+            ctx.obj.terminal.warn(f"{name} is now --{former[name[2:]]}; the former name works for one release")
+            name = f"--{former[name[2:]]}"
+        yield f"{name}{equals}{value}"
+
+
+def _accept_former_variable(ctx: click.Context, command: click.Command, old: str, new: str) -> None:
+    if old in os.environ and new not in os.environ:
+        for param in command.params:
+            if param.envvar == new:
+                param.envvar = old
+                if ctx.obj is not None:
+                    ctx.obj.terminal.warn(f"{old} is now {new}; the former name works for one release")
+
+
 def _begins_run(args: Sequence[str]) -> bool:
     """Whether the line starts a run, or was to start one: it is announced before it is parsed."""
     own = args[: args.index("--")] if "--" in args else args
@@ -196,9 +231,8 @@ def _explained(error: Exception, session: sessions.Session) -> errors.CcbedError
     if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
         verb = "".join(f" {word}" for word in session.argv[:1] if word in VERBS)
-        return errors.UsageError(
-            values.suggest(_problem(error)), hint=f"{context.command_path if context else f'ccbed{verb}'} --help"
-        )
+        hint = f"{context.command_path if context else f'ccbed{verb}'} --help"
+        return errors.UsageError(values.suggest(_problem(error)), hint=_of_script(error, session.argv) or hint)
     explained = errors.explain(error) or errors.InfrastructureError(
         f"internal error of ccbed: {type(error).__name__}: {error}",
         hint=f"the traceback is in {_save_traceback(session.state)}",
@@ -209,6 +243,22 @@ def _explained(error: Exception, session: sessions.Session) -> errors.CcbedError
         explained.hint += "; or set XDG_STATE_HOME to a directory that you may write"
     explained.hint = "\n".join((explained.hint, *getattr(error, "__notes__", ())))
     return explained
+
+
+def _of_script(error: click.ClickException, line: Sequence[str]) -> str:
+    """The hint for an option that is unknown, and may be one of the script that is to run; empty if it is not."""
+    if (
+        not isinstance(error, click.NoSuchOption)
+        or "did you mean" in _problem(error)
+        or "--" in line
+        or "run" not in line
+    ):
+        return ""
+    script = next((word for word in line if word.endswith(".py")), "")
+    start = next((at for at, word in enumerate(line) if word.partition("=")[0] == error.option_name), 0)
+    if not script or not start:
+        return ""
+    return f"put the script's options behind --: {shlex.join(('ccbed', *line[:start], '--', *line[start:]))}"
 
 
 def _with_origin(problem: str, session: sessions.Session) -> str:
@@ -334,7 +384,8 @@ def _apply_settings(ctx: click.Context, session: sessions.Session, files: Sequen
     from .inputs.settings import default_map
 
     session.settings = tuple(files)
-    values = [setting for file in files for setting in settings.read(file)]
+    listed = [(item, (*item.verb, ctx.invoked_subcommand or "")[0]) for file in files for item in settings.read(file)]
+    values = [dataclasses.replace(item, key=FORMER.get(verb, {}).get(item.key, item.key)) for item, verb in listed]
     session.plugins = session.plugins or settings.plugins(values)
     ctx.default_map = default_map(ctx, values)
     session.set_in = {
@@ -371,7 +422,7 @@ def _name_variables(command: click.Command) -> None:
 
 
 def _stem(verb: str) -> str:
-    return f"{verb}_" if verb in ("exec", "list") else verb
+    return f"{verb}_" if verb in ("exec", "list", "help") else verb
 
 
 def _file(verb: str) -> tuple[str, Path]:

@@ -1,4 +1,4 @@
-"""Cuts the link of a node, or of its host: a partition, healed after a time or when the run ends."""
+"""Cuts the link of a node, or of its host: a partition, undone after a time or when the run ends."""
 
 from __future__ import annotations
 

@@ -138,9 +138,9 @@ def objection(act: Act) -> str:
     if not act.verify:
         return "verify is empty: nothing would prove the fault"
     if act.inject == act.heal:
-        return "inject equals heal: the fault would change nothing"
+        return "inject equals `heal`: the fault would change nothing"
     if act.verify == act.verify_heal:
-        return "verify equals verify_heal: the same state cannot prove the fault and its healing"
+        return "verify equals verify_heal: the same state cannot prove the fault and its undoing"
     return ""
 
 

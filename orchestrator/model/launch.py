@@ -30,7 +30,8 @@ class Request:
 
     ``drains``: reads host -> why it is drained, at any time of the run.
 
-    ``twin``: the run is compared with a twin that is run first; ``twin_after``: with one that follows a short run.
+    ``twin``: the run is compared with a twin that is run first; ``twin_after``: with one that follows a short run;
+    ``budget_s``: with one that ends, together with the run, within so many seconds.
 
     ``on_begin`` gets the run's directory as soon as it exists; ``on_event`` every event once it is in the journal;
     ``on_cached_twin`` the run of the twin, if it is cached; ``on_note`` a sentence for the user;
@@ -51,6 +52,7 @@ class Request:
     stop: bool = False
     twin: bool = True
     twin_after: bool = False
+    budget_s: float | None = None
     inputs: Mapping[str, bytes] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     secret_names: tuple[str, ...] = ()

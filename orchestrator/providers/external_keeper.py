@@ -87,7 +87,7 @@ def _problem(bed: BedSpec, order: Command) -> str:
         if time.monotonic() > until:
             return f"no response within {order.deadline_s:g} s"
         time.sleep(0.01)
-    return "" if outcome["type"] == "ok" else str(outcome["value"].get("reason", "not healed"))
+    return "" if outcome["type"] == "ok" else str(outcome["value"].get("reason", "not undone"))
 
 
 def _directory(bed: BedSpec) -> Path:

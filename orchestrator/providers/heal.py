@@ -41,7 +41,7 @@ def mend(
         f"{' '.join(names)}: {text}"
         for text, names in (
             ("ended, its run is over", [change.node for change in changes.of("remove")]),
-            ("warm again", [change.node for change in changes.changes if change.action in ("create", "replace")]),
+            ("ready again", [change.node for change in changes.changes if change.action in ("create", "replace")]),
         )
         if names
     ]
@@ -54,7 +54,7 @@ def heal(provider: Provider, bed: BedSpec, run: str, history: History, token: st
     The commands belong to the bed and not to the run: if the run is resumed, its history has no foreign outcomes.
     """
     commands = bed_commands.bind(provider, bed)
-    heals = {f"{order.node}: {_fault(order)} healed": order for order in _heals(history, token)}
+    heals = {f"{order.node}: {_fault(order)} undone": order for order in _heals(history, token)}
     outcomes = dict(commands.perform(heals.values()))
     status = provider.observe(bed)  # a paused node is seen to be busy only after it was healed
     stops = {f"{order.node}: ranks of {run} stopped": order for order in _stops(bed, status, history, token)}

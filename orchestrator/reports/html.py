@@ -14,12 +14,12 @@ from .. import products, views
 from ..core.verdict import ladder, sentence
 from ..model.run import Run
 from ..views import training
-from .page import facts, failover, files, losses, scripts, tables, timeline
+from .page import facts, failover, files, losses, scripts, tables, terms, timeline
 
 
 def render(run: Run) -> Mapping[str, bytes]:
     """``index.html``, complete in itself: its own scripts, and links to files of the bundle and to other runs."""
-    return {"index.html": _template().render(values(run)).encode(errors="replace")}
+    return {"index.html": terms.explained(_template().render(values(run))).encode(errors="replace")}
 
 
 def warm_up() -> None:
@@ -64,7 +64,7 @@ def values(run: Run) -> dict[str, Any]:
         "not_probed": tables.not_probed(run),
         "verdicts": tables.verdicts(run),
         "faults": tables.faults(view.faults),
-        "stages": tables.STAGES,
+        "stages": [*tables.STAGES.values()],
         "facts": [
             ("Trial", facts.trial(run)),
             ("Run", [*_linked(run, facts.run_facts(run, view)), *_spare_probe(run)]),
@@ -81,9 +81,9 @@ def values(run: Run) -> dict[str, Any]:
 
 
 def _linked(run: Run, pairs: facts.Pairs) -> list[tuple[str, Markup | str]]:
-    """With a link to the page of the twin, where it lies beside this run: another directory of runs may have it."""
+    """With a link to the page of the reference run, where it lies beside this run: another directory of runs may have it."""
     twin = run.twin.run if run.twin and run.has_twin_beside else ""
-    return [(name, files.other_run(twin, text) if name == "twin" and twin else text) for name, text in pairs]
+    return [(name, files.other_run(twin, text) if name == "reference run" and twin else text) for name, text in pairs]
 
 
 def _spare_probe(run: Run) -> list[tuple[str, Markup]]:
@@ -134,7 +134,7 @@ def _loss(view: views.RunView, curves: losses.Losses) -> list[tuple[str, str, st
     last = max(curves.kept, default=None)
     loss = view.loss if last is None else curves.kept[last]
     same, both = losses.equal(curves)
-    note = f"equal to the twin at {same:,}/{both:,} steps" if both else "no twin"
+    note = f"equal to the reference run at {same:,}/{both:,} steps" if both else "no reference run"
     return [] if loss is None else [("loss", f"{loss:.4f}", note)]
 
 

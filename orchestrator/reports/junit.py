@@ -95,9 +95,7 @@ def _why(run: Run, view: views.RunView) -> str:
     failed = facts.failed(run, view)
     if failed is None or not failed.tail:
         return ""
-    head = (
-        f"the last lines of rank {failed.rank} on {failed.node}, attempt {failed.epoch} ({failed.path or 'its log'}):"
-    )
+    head = f"the last lines of rank {failed.rank} on {failed.node}, {failed.start} ({failed.path or 'its log'}):"
     return "\n".join([*failed.traceback, "", head, *failed.tail]).strip()
 
 

@@ -87,7 +87,7 @@ def _failovers(view: views.RunView) -> Iterator[Gauge]:
         lost = [(at, len(failover.lost_steps)) for at, failover in pairs]
         yield known_gauge("failover_lost_steps", "Steps that were done twice.", lost)
     phases = (({**at, "phase": name}, size) for at, failover in pairs for name, size in failover.phases)
-    yield known_gauge("failover_phase_seconds", "Phases of a failover; they sum to its ttr.", phases)
+    yield known_gauge("failover_phase_seconds", "Phases of a failover; they sum to its time to recover.", phases)
 
 
 def known_gauge(name: str, text: str, samples: Iterable[tuple[Mapping[str, str], float | None]]) -> Gauge:

@@ -57,7 +57,7 @@ def _why(run: Run, view: views.RunView) -> Iterator[str]:
     failed = facts.failed(run, view)
     if failed is None:
         return
-    yield from (f"## Why: rank {failed.rank} on {cell(failed.node)}, attempt {failed.epoch}", "")
+    yield from (f"## Why: rank {failed.rank} on {cell(failed.node)}, {failed.start}", "")
     for lines in (failed.traceback, failed.tail):
         yield from (*_block(lines), "") if lines else ()
     if failed.path:
@@ -94,13 +94,11 @@ def _failovers(run: Run, view: views.RunView) -> Iterator[str]:
         yield f"## Failover {row['number']}: {cell(row['title'])}"
         yield ""
         if recovery.phases:
-            yield from table_lines(
-                [name for name, _ in recovery.phases], [[failover.milliseconds(s) for _, s in recovery.phases]]
-            )
+            head = [views.STAGES[name] for name, _ in recovery.phases]
+            yield from table_lines(head, [[failover.milliseconds(s) for _, s in recovery.phases]])
         yield f"Detected: {cell(row['detected'])}; recovered: {cell(row['policy'])};"
         yield (
-            f"resumed from {cell(row['resumed'])}; steps redone: {cell(row['redone'])};"
-            f" caught up after {cell(row['caught_up'])}."
+            f"resumed from {cell(row['resumed'])}; steps redone: {cell(row['redone'])}, after {cell(row['caught_up'])}."
         )
         yield ""
         if known:
@@ -130,7 +128,7 @@ def _faults(view: views.RunView) -> Iterator[str]:
     ]
     if rows:
         yield from ("## Faults", "")
-        yield from table_lines(["fault", "target", "trigger", *tables.STAGES], rows)
+        yield from table_lines(["fault", "target", "trigger", *tables.STAGES.values()], rows)
 
 
 def _stage(t: float | None) -> str:

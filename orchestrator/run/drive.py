@@ -173,7 +173,7 @@ def _stop_gang_and_heal(
         problems = mended.problems
     except (CcbedError, OSError) as worse:
         problems = (str(worse),)
-    healed = () if problems else ("the gang is stopped and the bed is healed",)
+    healed = () if problems else ("the worker group is stopped and the faults are undone",)
     return kind(*known.problems, *problems, *healed, hint=known.hint)
 
 

@@ -106,7 +106,7 @@ def finish(
     on_stage: Callable[[str], None] = lambda text: None,
 ) -> Result:
     """Seal the evidence of a run that has ended, and judge it. ``workdir``, ``sign``: see ``close``. Raises TornBundleError."""
-    on_stage("sealing the evidence")
+    on_stage("writing checksums and signatures of the evidence")
     close(directory, workdir, sign)
     return conclude(catalogue, directory, on_stage=on_stage)
 

@@ -47,6 +47,7 @@ def resume(request: Request, directory: Path) -> Result:
     request = replace(
         request, secrets=known.secrets, environment=known.environment, exports=known.exports,
         secret_names=plan.secret_names, umask=plan.umask, twin=bool(about["twin"]), twin_after=bool(about.get("twin_after")),
+        budget_s=about.get("budget_s"),
     )  # fmt: skip
     with beds.run_lock(workdir, plan.run, directory), _resumable(directory, workdir), _disconnecting(request):
         if bundle.has_ended(directory):
@@ -71,7 +72,7 @@ def _start(request: Request, plan: Plan, directory: Path, *, fresh: bool = True)
     except Interrupted as interruption:
         if not ends_by_interrupt:
             raise
-        abandon.collect_and_close(request, directory, "interrupted in the twin")
+        abandon.collect_and_close(request, directory, "interrupted in the reference run")
         beds.end_run(Path(request.bed.workdir), directory.name)
         raise Interrupted(*interruption.problems, hint=f"run it again: {request.command}") from interruption
     request = twin_runs.with_interval(request, directory)

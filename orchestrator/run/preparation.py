@@ -275,7 +275,7 @@ def _isolated(
         others = f" and {len(draft.hidden) - 1} more" if draft.hidden[1:] else ""
         raise NotComparable(
             f"it would begin with what the run wrote outside of its project, {draft.hidden[0]}{others}:"
-            " use {out} in its arguments, --map, or --twin, which runs the twin first"
+            " use {out} in its arguments, --map, or --reference, which runs the reference run first"
         )
     return Isolation(writable=writable, view=view, env=work_dirs.OFFLINE), work_dir
 
@@ -317,6 +317,7 @@ def _documents(draft: Draft, plan: Plan, facts: Mapping[str, Mapping[str, Any]])
         bed=plan.bed,
         twin=request.twin,
         twin_after=request.twin_after,
+        budget_s=request.budget_s,
         twin_of=draft.origin.name if draft.origin else "",
     )
     return {

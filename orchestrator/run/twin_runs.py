@@ -51,15 +51,17 @@ def provide_after(request: Request, directory: Path) -> bool:
     if not request.twin_after or request.stop or not _is_open(request, directory) or bundle.stage(directory) != "ended":
         return False
     is_complete = (directory / bundle.TWIN).exists() or bundle.is_sealed(directory)  # by an orchestrator that died then
-    is_comparable = not is_complete and work.is_dir() and _is_comparable(directory)
+    is_comparable = not is_complete and work.is_dir() and _is_comparable(request, directory)
     if is_comparable:
         try:
             _store(_make(request, directory, _outside_files(request, directory)), directory)
         except preparation.NotComparable as error:
-            request.on_note(f"no twin follows: {error.problems[0]}")
+            request.on_note(f"no reference run follows: {error.problems[0]}")
         except Interrupted as interruption:
             is_interrupted = True
-            request.on_note(f"{interruption.problems[0]}; the run itself is complete and is judged without a twin")
+            request.on_note(
+                f"{interruption.problems[0]}; the run itself is complete and is judged without a reference run"
+            )
         beds.end_twin(Path(request.bed.workdir))
     shutil.rmtree(work, ignore_errors=True)
     return is_interrupted
@@ -77,7 +79,8 @@ def _outside_files(request: Request, directory: Path) -> tuple[str, ...]:
     changes = outside_files.changes(bundle.load(directory), began, params, map(str, own))
     if changes.lost:
         raise preparation.NotComparable(
-            f"the run changed {min(changes.lost)}, which was there before it: --twin runs the twin first, or use {{out}} in its arguments"
+            f"the run changed {min(changes.lost)}, which was there before it: "
+            "--reference makes the reference run first, or use {out} in its arguments"
         )
     return tuple(sorted(changes.created))
 
@@ -115,12 +118,25 @@ def _remove_below(directory: Path, path: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _is_comparable(directory: Path) -> bool:
+def _is_comparable(request: Request, directory: Path) -> bool:
     """Whether the run finished in time; without a fault that was injected there is nothing to compare."""
     history = bundle.read_history(directory)
     end = history.last(RunEnd)
     injected = history.last(FaultInjected) is not None
-    return injected and end is not None and end.data.outcome == "finished" and end.t - _pause_s(history) < SHORT_S
+    return (
+        injected and end is not None and end.data.outcome == "finished" and _fits(request, history, 2, "reference run")
+    )
+
+
+def _fits(request: Request, history: History, runs: int, name: str) -> bool:
+    """Whether a reference run ends within the budget, if each run takes as long as the first; without one, whether the run was short."""
+    took_s = (history.events[-1].t if history.events else 0.0) - _pause_s(history)
+    if request.budget_s is None:
+        return took_s < SHORT_S
+    if fits := runs * took_s <= request.budget_s:
+        return fits
+    request.on_note(f"no {name}: {runs} runs take about {runs * took_s:.0f} s, the budget is {request.budget_s:g} s")
+    return False
 
 
 def _pause_s(history: History) -> float:
@@ -190,7 +206,7 @@ def _from_cache(request: Request, key: str) -> Twin | None:
     try:
         twin = read_cached(Path(request.state), key, request.trial.world.size)
     except DamagedTwinError as error:
-        request.on_note(f"the cached twin is damaged and is run again: {error}")
+        request.on_note(f"the cached reference run is damaged and is run again: {error}")
         return None
     if twin is not None:
         request.on_cached_twin(twin.run)
@@ -204,7 +220,7 @@ def _is_needed(request: Request, directory: Path) -> bool:
 def _without_faults(request: Request) -> Request:
     """Return a request for the same trial without faults and checks."""
     trial = replace(request.trial, faults=(), checks=())
-    reason = f"twin of trial {request.trial.id}"
+    reason = f"reference run of trial {request.trial.id}"
     return replace(request, trial=trial, twin=False, twin_after=False, reason=reason, on_event=lambda event: None)
 
 
@@ -218,7 +234,9 @@ def _make(request: Request, origin: Path, hidden: Sequence[str] = ()) -> Twin | 
     """Run the twin, and the restart control of a script; None where the twin did not finish as planned. ``hidden``: from both."""
     request = with_interval(request, origin)
     twin = _run_twin(_without_faults(request), origin, hidden)
-    if twin is not None and twins.is_script(request.trial):
+    history = bundle.read_history(origin)
+    is_in_time = request.budget_s is None or _fits(request, history, 3, "restarted reference")
+    if twin is not None and twins.is_script(request.trial) and is_in_time:
         return replace(twin, control=_run_control(_at_interval(request, twin.every), origin, hidden))
     return twin
 
@@ -234,7 +252,7 @@ def _run_control(request: Request, origin: Path, hidden: Sequence[str]) -> Contr
     if trial is None:
         return None
     beds.end_twin(Path(request.bed.workdir))
-    request = replace(_without_faults(request), trial=trial, reason=f"restart control of trial {request.trial.id}")
+    request = replace(_without_faults(request), trial=trial, reason=f"restarted reference of trial {request.trial.id}")
     directory = _run(request, origin, "twin-control", hidden)
     result = judging.finish(request.catalogue, directory, Path(request.bed.workdir), judging.signer(request))
     _free(request, directory, result.code)
@@ -264,7 +282,7 @@ def _drive(request: Request, plan: Plan, directory: Path, origin: Path) -> None:
     if not bundle.has_ended(directory):
         abandon.collect_and_close(request, directory, "interrupted")
         beds.end_twin(Path(request.bed.workdir))
-        raise Interrupted(f"interrupted in the twin, {plan.run}", hint=command)
+        raise Interrupted(f"interrupted in the reference run, {plan.run}", hint=command)
 
 
 def _kept_random_states(origin: Path) -> bool:
@@ -289,7 +307,7 @@ def _judge_and_cache(request: Request, directory: Path) -> Twin | None:
     result = judging.finish(request.catalogue, directory, Path(request.bed.workdir), judging.signer(request))
     twin = twins.make_twin(bundle.load(directory))
     if twin is None and not request.trial.faults:
-        request.on_note(f"the run is compared with no twin: {twins.unfit(bundle.load(directory))}")
+        request.on_note(f"the run is compared with no reference run: {twins.unfit(bundle.load(directory))}")
     if twin is not None and not twins.is_script(request.trial):
         write_cached(Path(request.state), twin)
     _free(request, directory, result.code)
@@ -335,7 +353,7 @@ def _read_document(data: bytes, key: str, ranks: int) -> Twin:
     if document["sha256"] != _checksum(content):
         raise ValueError("its content does not match its checksum")
     twin = codec.build(Twin, content)
-    reason = twins.incomplete(twin, ranks) if twin.key == key else f"it is the twin of key {twin.key}"
+    reason = twins.incomplete(twin, ranks) if twin.key == key else f"it is the reference run of key {twin.key}"
     if reason:
         raise ValueError(reason)
     return twin

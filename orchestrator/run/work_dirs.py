@@ -103,8 +103,8 @@ class _Copy:
             self._copied += source.stat().st_size
             if self._copied > self._limit:
                 raise UsageError(
-                    f"{self._root}: more than {LIMIT // 1024**3} GiB would be copied, so that the run and its twin share no file",
-                    hint="--no-twin, which runs the script in place; or --root DIR, and keep data outside of it",
+                    f"{self._root}: more than {LIMIT // 1024**3} GiB would be copied, so that the run and its reference run share no file",
+                    hint="--no-reference, which runs the script in place; or --root DIR, and keep data outside of it",
                 )
             shutil.copyfile(source, target)
         shutil.copystat(source, target)

@@ -268,7 +268,7 @@ def busy(workdir: Path, *, driven: bool = True) -> UsageError:
         )
     return UsageError(
         f"bed {bed} has an open run, {other.run}, whose orchestrator is gone",
-        hint=f"ccbed resume {other.directory}, or abandon it: ccbed heal {bed}",
+        hint=f"ccbed resume {other.directory}; to end it: ccbed resume --close {other.directory}",
     )
 
 

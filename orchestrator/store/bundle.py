@@ -125,11 +125,13 @@ def describe(
     twin: bool = True,
     twin_of: str = "",
     twin_after: bool = False,
+    budget_s: float | None = None,
 ) -> dict[str, Any]:
     """The content of ``bundle.json``: format, layout of the binary files, and the exact command line.
 
     ``twin`` False: the run has no twin, so checks that need one are skipped. ``twin_of``: the run whose twin this is.
     ``twin_after``: a twin may follow the run, so its key is not stated when the run begins.
+    ``budget_s``: the seconds that both may take.
     """
     return {
         "format": FORMAT,
@@ -141,6 +143,7 @@ def describe(
         "twin": twin,
         **({"twin_of": twin_of} if twin_of else {}),
         **({"twin_after": True} if twin_after else {}),
+        **({"budget_s": budget_s} if budget_s else {}),
         "chunks": {"format": files.CHUNK_FORMAT, "fields": list(files.CHUNK_FIELDS)},
     }
 

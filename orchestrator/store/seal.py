@@ -65,7 +65,7 @@ def listed(directory: Path, files: Iterable[str]) -> bytes:
 def verify(directory: Path) -> tuple[str, ...]:
     """The problems of the evidence and of the derived files; empty if all match their seal."""
     if not (directory / MANIFEST).is_file():
-        return (f"{directory}: not sealed: it has no {MANIFEST}",)
+        return (f"{directory}: not closed: it has no {MANIFEST}",)
     try:
         return (*verify_evidence(directory), *_compare(directory, DERIVED, _derived(directory)))
     except paths.TornBundleError as error:

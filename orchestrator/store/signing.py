@@ -58,7 +58,7 @@ def signer(directory: Path, allowed: Path, name: str = "") -> str:
     if done.returncode:
         raise paths.TornBundleError(
             f"{signature}: not a signature of {name} for this evidence: {_reason(done)}",
-            hint="the evidence was sealed again after it was signed, or another key signed it",
+            hint="the checksums were made anew after it was signed, or another key signed it",
         )
     return name
 
@@ -83,7 +83,7 @@ def _unsigned_manifest(directory: Path, keys: Iterable[bytes]) -> Iterator[str]:
     """A mac is ``node.hostlink.bed_files.sign_manifest``."""
     file = directory / seal.KEEPERS_SIGNATURES
     if not file.is_file():
-        yield f"{directory / seal.MANIFEST}: no keeper has signed it: {file.name} is missing"
+        yield f"{directory / seal.MANIFEST}: no host agent has signed it: {file.name} is missing"
         return
     macs = [line.partition("  ")[0] for line in paths.text(directory, file.name).splitlines()]
     text = f"manifest {seal.digest(directory / seal.MANIFEST)}".encode()

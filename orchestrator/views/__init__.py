@@ -4,7 +4,7 @@ from .agreement import NOT_COMPARED, Agreement, agreement, by_same_code, identit
 from .clock import Clocks, clock, clocks
 from .command_outcomes import Operation, operations, unrequested
 from .event_times import event_times, uncertain_times
-from .failovers import MILESTONES, PHASES, Failover, Milestone, failovers, fault_start
+from .failovers import MILESTONES, PHASES, STAGES, Failover, Milestone, failovers, fault_start
 from .faults import FaultTrace, FaultView, contradictions, faults, signs_of_life, traces
 from .findings import Finding, conclude, finding, not_ended, not_started, unknown
 from .gangs import (
@@ -25,6 +25,7 @@ from .gangs import (
     replacements,
     root_cause,
     slots_at,
+    start_name,
 )
 from .lineage import (
     batch_losses,

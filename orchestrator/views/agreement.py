@@ -40,7 +40,7 @@ class Agreement:
     failures: list[Finding] = field(default_factory=list)
     doubts: list[Finding] = field(default_factory=list)
     compared: int = 0
-    signatures: str = "no keeper signed them"
+    signatures: str = "no host agent signed them"
 
 
 # --- documents ----------------------------------------------------------------------------------------------------------
@@ -116,11 +116,11 @@ def agreement(run: Run) -> Agreement:
         line.path for line in lines.values() if line.path.startswith("keepers/") and "mac" not in line.content
     )
     result.doubts += [
-        finding(f"{path}: {count} lines without a keeper's signature") for path, count in unsigned.items()
+        finding(f"{path}: {count} lines without a host agent's signature") for path, count in unsigned.items()
     ]
     if signatures := len(run.files.read("manifest-sha256.txt.keepers").splitlines()):  # only ``bundle verify`` has keys
         checked = "they are those of the bed's key" if run.is_signed else "not checked here"
-        result.signatures = f"keepers' signatures: {signatures}, {checked}"
+        result.signatures = f"host agents' signatures: {signatures}, {checked}"
     return result
 
 
@@ -194,7 +194,7 @@ def _unwritten(
         what = f"{path} lacks event {identity[3]} ({event.f})"
         reason = "" if keeper else why_missing(path, reasons)
         if keeper and not any(path.startswith("keepers/") for path in present):
-            reason = "the keepers' events were not gathered"
+            reason = "the host agents' events were not gathered"
         if reason:
             result.doubts.append(finding(f"{what}: {reason}", event))
         elif not keeper and path in present and event.node in lost and identity[3] > last.get(identity[:3], 0):

@@ -13,6 +13,7 @@ from ..model.run import StepRecord
 from .clock import Clocks, clocks
 from .command_outcomes import operations
 from .findings import Finding, finding
+from .gangs import start_name
 
 #: A clock is read to a microsecond; ``t`` is rounded to one.
 EXACT = 2e-6
@@ -134,9 +135,9 @@ def _steps(history: History, records: Sequence[StepRecord]) -> Iterator[Finding]
         for before, record in zip([None, *steps[:-1]], steps, strict=True):
             earliest = before.end if before else begin
             if not earliest - EXACT <= record.start <= record.end <= finish + EXACT:
-                yield finding(f"step {record.step} of rank {rank} in attempt {epoch} has impossible times", start)
+                yield finding(f"step {record.step} of rank {rank} in {start_name(epoch)} has impossible times", start)
         if first is not None and first.at.mono < steps[0].end - EXACT:
-            yield finding(f"rank {rank} reported its first step of attempt {epoch} before the step ended", first)
+            yield finding(f"rank {rank} reported its first step of {start_name(epoch)} before the step ended", first)
 
 
 def _by_rank(history: History, kind: type[Payload]) -> dict[tuple[int | None, int], Event]:

@@ -25,7 +25,7 @@ from .progress import caught_up, lost_steps
 MILESTONES = (
     "injected",
     "detected",
-    "old epoch gone",
+    "old ranks gone",
     "nodes ready",
     "store ready",
     "joined",
@@ -38,6 +38,10 @@ OF_OWN_WORKLOADS = ("joined", "restored")
 Decision: TypeAlias = RecoveryDecided | RecoveryReplaced
 _DECISIONS = (RecoveryDecided, RecoveryReplaced)
 PHASES = ("detect", "stop", "node", "store", "join", "restore", "step")
+#: Phase -> what was reached at its end, as people read it.
+STAGES = dict(
+    zip(PHASES, ("noticed", "stopped", "node ready", "store", "joined", "restored", "first step"), strict=True)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +264,7 @@ def _milestones(case: _Case) -> tuple[Milestone, ...]:
     reached = {
         "injected": [since or case.detector or case.decided],
         "detected": [case.detector or case.decided],
-        "old epoch gone": _old_gang_ended(case),
+        "old ranks gone": _old_gang_ended(case),
         "nodes ready": _nodes_ready(case),
         "store ready": _store_ready(case),
         "joined": _ranks(case, events.RankJoined),

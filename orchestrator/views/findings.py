@@ -56,7 +56,7 @@ def not_ended(history: History) -> tuple[Finding, ...]:
 
 def not_started(history: History) -> tuple[Finding, ...]:
     """The doubt about a run without any gang, of which every statement is true; empty for others."""
-    return () if gangs(history) else (Finding(text="no gang was started"),)
+    return () if gangs(history) else (Finding(text="no worker group was started"),)
 
 
 def _verdict(check: str, outcome: Outcome, findings: Sequence[Finding], evidence: Mapping[str, Any] | None) -> Verdict:

@@ -229,6 +229,11 @@ def gangs(history: History) -> tuple[Gang, ...]:
     return tuple(_gang(epoch, starts[epoch], notes.get(epoch, {})) for epoch in sorted(starts))
 
 
+def start_name(epoch: int | None) -> str:
+    """The name of a start of the ranks, for people: "epoch" is a pass over the data to them."""
+    return f"restart {epoch}" if epoch else "first start"
+
+
 def epoch_of(event: Event) -> int | None:
     """The attempt that an event names, in its own field or in its value."""
     return event.epoch if event.epoch is not None else event.data.epoch
@@ -348,6 +353,10 @@ class FailedRank:
     path: str = ""
     tail: tuple[str, ...] = ()
     traceback: tuple[str, ...] = ()
+
+    @property
+    def start(self) -> str:
+        return start_name(self.epoch)
 
 
 def failed_rank(run: Run, lines: int) -> FailedRank | None:

@@ -9,7 +9,7 @@ from ..model.event import Event, History
 from ..model.frozen import dataclass
 from ..model.payload import Payload
 from .clock import clock
-from .gangs import begin_nodes
+from .gangs import begin_nodes, start_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,5 +124,5 @@ def _label(kind: str, event: Event) -> str:
         code = event.data.code
         return "gone" if code is None else f"exit {code}"
     if kind == "held":
-        return f"held in {event.data.phase} of step {event.data.step}"
-    return f"attempt {event.epoch}" if kind in ("start", "run") and event.epoch is not None else ""
+        return f"waits in {event.data.phase} of step {event.data.step}"
+    return start_name(event.epoch) if kind in ("start", "run") and event.epoch is not None else ""

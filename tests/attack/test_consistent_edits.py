@@ -155,7 +155,7 @@ def _edit_checks(directory: Path, dice: random.Random) -> str:
     if how == "left out":
         plan["checks"].remove(check)
     elif how == "skipped":
-        check["skipped"] = "not checked: the run has no twin to compare with (--no-twin): --twin"
+        check["skipped"] = "not checked: the run has no reference run to compare with (--no-reference): --reference"
     else:
         check["params"] = {**check["params"], "seconds": 999.0}
     (directory / "plan.json").write_text(json.dumps(plan, indent=1) + "\n")

@@ -42,7 +42,7 @@ VALUES: tuple[Any, ...] = (
 )  # fmt: skip
 _WORDS = """
 up down status plan run resume watch logs exec check report compare bundle size list heal --help --json --bed -i
---plugins --fail-node --at --recovery --repeat --seed --nodes --dry-run --batch --runs-dir --timeout --no-twin
+--plugins --fail-node --at --recovery --repeat --seed --nodes --dry-run --batch --runs-dir --timeout --no-reference
 dp-ring allreduce local lab/n2 n0 latest runs step=3 2 -1 1e9 10s - -- é $(x) ../x x.yml export verify sign
 faults trials --fail-over 5% spare
 """

@@ -190,7 +190,16 @@ def _wait_for_return(slurm: Slurm, system: System, folder: Path, at: float, end_
 def _ccbed(slurm: Slurm, system: System, folder: Path) -> Iterator[Callable[[], str]]:
     """`ccbed run` with a job of its own, which has a spare."""
     (folder / "slurm.yml").write_text(INVENTORY)
-    argv = [sys.executable, "-m", "orchestrator.cli", "run", str(SCRIPT), "-i", str(folder / "slurm.yml"), "--no-twin"]
+    argv = [
+        sys.executable,
+        "-m",
+        "orchestrator.cli",
+        "run",
+        str(SCRIPT),
+        "-i",
+        str(folder / "slurm.yml"),
+        "--no-reference",
+    ]
     argv += ["--nodes", str(WORKERS), *(system.ccbed or ()), "--runs-dir", str(folder / "runs")]
     argv += ["--", "--steps", "1000000", "--checkpoint", str(folder / "c.pt")]
     own = {"XDG_STATE_HOME": str(folder / "state"), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

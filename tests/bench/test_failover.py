@@ -51,7 +51,7 @@ def test_a_large_gang_is_back_in_seconds(nodes: int, limit_s: float, tmp_path: P
     bed = Bed(tmp_path, nodes)
     bed.call("up", str(bed.inventory))
     try:
-        failovers = [bed.failover("--nodes", str(nodes), "--no-twin") for _ in range(5)]
+        failovers = [bed.failover("--nodes", str(nodes), "--no-reference") for _ in range(5)]
     finally:
         bed.call("down", "local", expect=None)
     name = f"ccbed, {nodes} ranks"

@@ -22,7 +22,7 @@ def test_a_replay_takes_as_long_per_step_as_the_training_of_its_trace(tmp_path: 
         trace = tmp_path / "trace"
         trace.mkdir()
         placed = ("--bed", "bench-replay", "--nodes", str(RANKS))
-        fabric.call("run", str(JOB), *placed, "--no-twin", "--", "--out", str(trace), expect=None)
+        fabric.call("run", str(JOB), *placed, "--no-reference", "--", "--out", str(trace), expect=None)
         trained = json.loads((trace / "steps-0.txt").read_text())
         fabric.call("size", "--trace", str(trace), "--emit", str(tmp_path / "replay.yml"))
         fabric.call("run", str(tmp_path / "replay.yml"), *placed, expect=None)

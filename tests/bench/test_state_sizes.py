@@ -44,7 +44,7 @@ PARTS = (
 def test_a_lost_node_with_gigabytes_of_state(bed: Bed, size: str) -> None:
     file = bed.folder / "gpt-ddp.pt"
     file.unlink(missing_ok=True)
-    bed.call("run", f"gpt-{size}", "--fail-node", "1", "--no-twin", timeout_s=LIMIT_S)
+    bed.call("run", f"gpt-{size}", "--fail-node", "1", "--no-reference", timeout_s=LIMIT_S)
     run = bundle.load((bed.folder / "runs" / "latest").resolve())
     (failover,) = views.failovers(run.trial, run.history, run.files.steps())
     assert failover.ttr_s is not None and failover.detect_s is not None

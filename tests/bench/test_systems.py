@@ -75,7 +75,7 @@ def test_a_lost_node_under_several_systems(bed: Bed, tmp_path: Path) -> None:
 
 def _measure(bed: Bed, system: System, snapshot: Path) -> Run:
     snapshot.unlink(missing_ok=True)
-    options = ["--fail-node", "2", "--no-twin", "--wall", f"{LIMIT_S - 40:g}s"]
+    options = ["--fail-node", "2", "--no-reference", "--wall", f"{LIMIT_S - 40:g}s"]
     options += ["--launcher", system.launcher] if system.launcher else []
     script = ["--", "--steps", STEPS, "--checkpoint", str(snapshot)]
     bed.call("run", system.script, *options, *script, expect=None, timeout_s=LIMIT_S)

@@ -159,7 +159,7 @@ def test_what_takes_a_host_away_says_so_and_is_done_by_the_argv_of_the_inventory
         fault.Params(), TARGETS[0], HostFacts(name="h", provider="docker", capabilities=frozenset(), spec=SPEC)
     )
     assert act.of_host
-    assert act.outside == (name != "stop-engine"), "the keeper of a host whose engine is stopped lives on"
+    assert act.outside == (name != "stop-engine"), "the host agent of a host whose engine is stopped lives on"
     assert fault.SAFETY == "node"
     assert set(act.disables) & set(OF_HOSTS)
     assert all(primitive.args["run"] for primitive in (*act.inject, *act.heal) if "of" in primitive.args)

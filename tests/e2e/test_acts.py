@@ -15,7 +15,7 @@ pytestmark = pytest.mark.e2e
 
 
 def test_a_run_and_its_fault_are_in_the_record_of_acts(bed: Bed, tmp_path: Path) -> None:
-    args = ("--epochs", "1", "--fail-node", "2", "--no-twin", "--bed", "local", "--runs-dir", str(tmp_path))
+    args = ("--epochs", "1", "--fail-node", "2", "--no-reference", "--bed", "local", "--runs-dir", str(tmp_path))
     code, output = bed.ccbed("run", "dp-ring", *args)
     assert code in (0, 2), output
     run = (tmp_path / "latest").resolve().name

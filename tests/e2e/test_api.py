@@ -34,14 +34,14 @@ def test_fails(ccbed_run):
     ccbed_run({{**SMALL, "checks": [{{"recovered-within": "1ms"}}], "faults": [{{"crash-node": {{"node": 1}}}}]}})
 
 def test_unknown(ccbed_run):
-    ccbed_run({{**SMALL, "checks": ["bit-exact"]}}, twin=False)
+    ccbed_run({{**SMALL, "checks": ["bit-exact"]}}, reference=False)
 
 def test_usage(ccbed_run):
     ccbed_run("dp-rin")
 
 def test_expected(ccbed_run):
     with pytest.raises(api.UnknownError):
-        ccbed_run({{**SMALL, "checks": ["bit-exact"]}}, twin=False)
+        ccbed_run({{**SMALL, "checks": ["bit-exact"]}}, reference=False)
 """
 
 

@@ -109,11 +109,11 @@ def test_a_wrong_result_fails_the_run_and_says_where_and_what(bed: Bed, algorith
     assert expected in ran.verdict("finished").text
     assert "rank 2 on n2" in ran.verdict("planned-faults-only").text
     outcome, reason, _ = ending(ran.run.history)
-    assert outcome == "failed" and reason.startswith(expected), "one sentence names the culprit, whoever left first"
+    assert outcome == "failed" and reason.startswith(expected), "one sentence names the suspect, whoever left first"
     code, shown = bed.ccbed("check", ran.run.directory)
     # Where a peer left first, rank 2 may have been ended before it wrote a line: then the log is that of the peer that names it.
     log = re.search(
-        r"^log       rank \d on n\d, attempt 0(?: at \S+)?, last lines:((?:\n {10}.*)+)", shown, re.MULTILINE
+        r"^log       rank \d on n\d, first start(?: at \S+)?, last lines:((?:\n {10}.*)+)", shown, re.MULTILINE
     )
     assert code == 1 and log and "rank 2, element" in log[1]
     (line,) = [line for line in shown.splitlines() if line.startswith("FAIL ")]

@@ -188,13 +188,13 @@ def test_a_lost_node_on_the_command_line(box: Box) -> None:
     args = ["--bed", NAME, "--nodes", "2", "--epochs", "1", "--runs-dir", str(box.runs)]
     code, output = box.ccbed("run", "dp-ring", "--fail-node", "1", *args)
     assert code == 0, output
-    assert "ranks equal to the twin" in output
+    assert "ranks equal to the reference run" in output
     assert box.unchanged()
 
 
 def test_a_shipped_script_that_loses_its_container_resumes_from_its_own_checkpoint(box: Box) -> None:
     code, output = box.ccbed(
-        "-v", "run", "example:gpt-ddp", "--fail-node", "1", "--bed", NAME, "--no-twin", "--runs-dir", str(box.runs), "--",
+        "-v", "run", "example:gpt-ddp", "--fail-node", "1", "--bed", NAME, "--no-reference", "--runs-dir", str(box.runs), "--",
         "--steps", "60", "--save-every", "6",
     )  # fmt: skip
     assert code == 0, output
@@ -245,7 +245,7 @@ def test_no_node_shows_what_another_wrote(box: Box) -> None:
 
 def test_an_orchestrator_killed_in_the_recovery_is_gone_on_with(box: Box, tmp_path: Path) -> None:
     env = {**os.environ, "XDG_STATE_HOME": str(box.state.parent), "PYTHONPATH": str(ROOT)}
-    args = f"run dp-ring --fail-node 1 --bed {NAME} --nodes 2 --epochs 1 --no-twin --step-min-ms 100".split()
+    args = f"run dp-ring --fail-node 1 --bed {NAME} --nodes 2 --epochs 1 --no-reference --step-min-ms 100".split()
     argv = [sys.executable, "-m", "orchestrator.cli", *args, "--recovery", "restart", "--runs-dir", str(tmp_path)]
     with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         until(lambda: b'"recovery.decided"' in written(tmp_path), 300)

@@ -80,7 +80,7 @@ def test_the_fault_of_contributing_is_proved_and_has_nothing_to_undo(bed: Bed, t
         "--plugins", str(EXAMPLES), "run", str(trial), "--runs-dir", str(bed.runs), "--recovery", "restart", "-v"
     )
     assert code == 0, output
-    assert "kill-rank n1: injected, verified and healed" in output
+    assert "kill-rank n1: injected, verified and undone" in output
     assert bed.unchanged()
 
 

@@ -91,7 +91,7 @@ def test_nodes_that_are_to_fail_at_one_point_fail_at_the_same_time(bed: Bed) -> 
     assert len(orders) == 2 and max(orders) < ran.of("node.exit")[0].seq, "both are ordered before either node exits"
     lost = [node for event in ran.of("recovery.decided") for node in event.value["lost"]]
     assert sorted(lost) == ["n1", "n3"], (
-        "in one recovery, or in two where the keeper was kept from a CPU between the crashes"
+        "in one recovery, or in two where the host agent was kept from a CPU between the crashes"
     )
     assert ran.bad() == []
 

@@ -90,7 +90,7 @@ def greeted(hostdir: Path) -> tuple[Caller, int]:
         if "hello" in (heard := caller.hears()):
             return caller, int(heard["hello"]["pid"])
         caller.leaves()
-    raise AssertionError("the keeper answered nobody")
+    raise AssertionError("the host agent answered nobody")
 
 
 def children(of: subprocess.Popen[str]) -> list[processes.Process]:

@@ -102,7 +102,7 @@ def test_a_run_and_its_twin_never_see_each_others_files(
     project.mkdir()
     (project / "job.py").write_text(SEES)
     monkeypatch.chdir(project)
-    code, output = bed.ccbed("run", "job.py", "--nodes", "1", "--twin", "--runs-dir", str(runs))
+    code, output = bed.ccbed("run", "job.py", "--nodes", "1", "--reference", "--runs-dir", str(runs))
     assert code == 2, "nothing is known to compare: the script makes no step"
     assert "exact          unknown" in output
     directories = [path for path in runs.iterdir() if path.is_dir() and not path.is_symlink()]
@@ -152,10 +152,10 @@ def test_a_short_drill_runs_in_place_and_is_compared_with_a_twin_that_began_as_i
     verdicts = {item["check"]: item for item in json.loads(output)["verdicts"]}
     assert code in (0, 2), "what the killed rank had recorded of its last checkpoint depends on its speed"
     assert {verdicts[name]["outcome"] for name in ("bit-exact", "evidence-agrees", "finished")} == {"pass"}, output
-    assert "of 2 ranks equal to the twin, to step 24" in verdicts["bit-exact"]["text"]
+    assert "of 2 ranks equal to the reference run, to step 24" in verdicts["bit-exact"]["text"]
     assert {path.name for path in project.iterdir()} == {"job.py", "last.pt"}
     directory = index.resolve("latest", runs)
-    assert not (directory / "work").exists(), "the copy for the twin is removed"
+    assert not (directory / "work").exists(), "the copy for the reference run is removed"
     twin = json.loads((directory / "twin.json").read_text())
     for name in (twin["run"], twin["control"]["run"]):
         assert (runs / name / "work/last.pt").exists() == (code != 0), "copies of a run that passed are removed"

@@ -82,7 +82,7 @@ def test_a_second_ctrl_c_leaves_the_gang_alone_and_the_run_is_taken_up_again(bed
     lifecycle.launch(bed.request(trial, resume=where[-1]))
     second = ran(where[-1], bed)
     assert second.bad() == []
-    assert [event.epoch for event in second.of("gang.joined")] == [0], "the gang was not stopped"
+    assert [event.epoch for event in second.of("gang.joined")] == [0], "the worker group was not stopped"
     assert untouched(bed)
 
 
@@ -107,7 +107,7 @@ def test_ctrl_c_in_the_run_to_compare_with_leaves_the_run_that_was_asked_for_to_
     """The twin that was interrupted is closed; ``resume`` makes another one and goes on to the faults that were asked for."""
     trial = trials.dp(trials.crash(2), params={"step_min_ms": 250})
     timer = threading.Timer(0.6, ctrl_c)
-    with pytest.raises(Interrupted, match="interrupted in the twin") as raised:
+    with pytest.raises(Interrupted, match="interrupted in the reference run") as raised:
         lifecycle.launch(bed.request(trial, on_begin=lambda _: timer.start()))
     directory = raised.value.hint.removeprefix("ccbed resume ")
     assert "-twin-" not in directory
@@ -122,15 +122,34 @@ def test_ctrl_c_in_the_run_to_compare_with_leaves_the_run_that_was_asked_for_to_
     assert untouched(bed)
 
 
+def test_an_interrupted_trial_blocks_its_bed_in_one_line_until_resume_closes_it(bed: Bed, tmp_path: Path) -> None:
+    command, runs = [sys.executable, "-m", "orchestrator.cli"], ["--runs-dir", str(tmp_path)]
+    env = {**os.environ, "XDG_STATE_HOME": str(bed.state.parent), "PYTHONPATH": str(ROOT)}
+    args = ["run", "dp-ring", "--no-reference", "--step-min-ms", "100", *runs]
+    with subprocess.Popen([*command, *args], env=env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while "start     " not in process.stdout.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+    (run,) = (path.parent for path in tmp_path.glob("*/history.jsonl") if not path.parent.is_symlink())
+    code, output = bed.ccbed("run", "dp-ring", "--no-reference", *runs)
+    assert (code, f"to end it: ccbed resume --close {run}" in output, output.count("error: ")) == (3, True, 1), output
+    code, output = bed.ccbed("resume", "--close", str(run))
+    assert (code, f"run {run.name} is closed" in output, "INTERRUPTED" in output) == (130, True, True), output
+    assert bed.ccbed("resume", "--close", *runs)[0] == 3, "no run is open"
+    assert untouched(bed)
+
+
 def test_ctrl_c_on_the_command_line_prints_how_to_go_on(bed: Bed, tmp_path: Path) -> None:
     """A process of its own, as a user has it: exit code 130, and the printed command finishes the run."""
     command = [sys.executable, "-m", "orchestrator.cli"]
     env = {**os.environ, "XDG_STATE_HOME": str(bed.state.parent), "PYTHONPATH": str(ROOT)}
-    args = ["run", "dp-ring", "--no-twin", "--step-min-ms", "100"]
+    args = ["run", "dp-ring", "--no-reference", "--step-min-ms", "100"]
     with subprocess.Popen([*command, *args], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         output = ""
-        while "attempt 0" not in output:
+        while "start     " not in output:
             output += process.stdout.readline()
         process.send_signal(signal.SIGINT)
         output += process.stdout.read()
@@ -181,7 +200,7 @@ def small(tmp_path: Path) -> Iterator[Bed]:
 
 
 def test_down_with_force_ends_the_run_that_would_start_the_nodes_again(small: Bed) -> None:
-    words = ["run", "dp-ring", "--nodes", "1", "--no-twin", "--step-min-ms", "3000", "--runs-dir", str(small.runs)]
+    words = ["run", "dp-ring", "--nodes", "1", "--no-reference", "--step-min-ms", "3000", "--runs-dir", str(small.runs)]
     run = subprocess.Popen(
         [sys.executable, "-m", "orchestrator.cli", *words],
         env={**os.environ, "XDG_STATE_HOME": str(small.state.parent)}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -220,8 +239,8 @@ def test_down_with_force_ends_no_program_that_uses_ccbed_as_a_library(small: Bed
 
 def test_a_run_on_a_bed_without_its_keeper_is_refused(small: Bed) -> None:
     _kill_keeper(small)
-    code, output = small.ccbed("run", "dp-ring", "--nodes", "1", "--no-twin", "--runs-dir", str(small.runs))
-    assert (code, "the keeper is gone" in output, "ccbed up" in output) == (4, True, True), output
+    code, output = small.ccbed("run", "dp-ring", "--nodes", "1", "--no-reference", "--runs-dir", str(small.runs))
+    assert (code, "the host agent is gone" in output, "ccbed up" in output) == (4, True, True), output
 
 
 def test_what_trains_goes_on_when_its_keeper_is_killed(small: Bed) -> None:
@@ -234,7 +253,7 @@ def test_a_fault_whose_keeper_is_gone_is_not_waited_for_and_is_no_finding(small:
     kill = at("gang.joined", lambda: _kill_keeper(small))
     done = small.run(trials.dp(trials.crash(0), params=SLOW, world=World(nodes=1)), on_event=kill)
     requested, answered = done.of("fault.act")
-    assert (answered.type, answered.value["reason"]) == ("info", "not sent: the keeper of this bed is gone")
+    assert (answered.type, answered.value["reason"]) == ("info", "not sent: the host agent of this bed is gone")
     assert answered.t - requested.t < requested.value["deadline_s"] / 2
     assert done.code == 4
 

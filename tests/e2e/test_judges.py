@@ -65,7 +65,7 @@ def test_a_run_that_a_plugin_failed_fails_with_the_plugins_of_its_bundle_and_nev
 ) -> None:
     own, runs = str(_own(tmp_path / "own")), str(tmp_path / "runs")
     trial = _trial(tmp_path, workload="strict-dp")
-    code, output = bed.ccbed("--plugins", own, "run", trial, "--no-twin", "--runs-dir", runs, "--json")
+    code, output = bed.ccbed("--plugins", own, "run", trial, "--no-reference", "--runs-dir", runs, "--json")
     assert (code, _outcomes(output)["strict"]) == (1, "fail")
     directory = json.loads(output)["directory"]
     plan = json.loads((Path(directory) / bundle.PLAN).read_text())
@@ -78,7 +78,7 @@ def test_a_run_that_a_plugin_failed_fails_with_the_plugins_of_its_bundle_and_nev
     code, output = bed.ccbed("--plugins", f"{directory}/{bundle.PLUGINS}", "check", directory, "--json")
     assert (code, _outcomes(output)["strict"]) == (1, "fail")
     assert bed.ccbed("bundle", "verify", directory)[0] == 0
-    second = ("run", f"{directory}/trial.json", "--no-twin", "--runs-dir", runs)
+    second = ("run", f"{directory}/trial.json", "--no-reference", "--runs-dir", runs)
     assert bed.ccbed("--plugins", f"{directory}/{bundle.PLUGINS}", *second)[0] == 1
 
 
@@ -101,17 +101,19 @@ def test_a_damaged_twin_is_made_again_and_that_is_said(bed: Bed, tmp_path: Path)
 
 def test_without_a_twin_what_the_trial_names_is_unknown_and_a_default_is_listed(bed: Bed, tmp_path: Path) -> None:
     runs = str(tmp_path / "runs")
-    code, output = bed.ccbed("run", _trial(tmp_path), "--no-twin", "--runs-dir", runs, "--json")
+    code, output = bed.ccbed("run", _trial(tmp_path), "--no-reference", "--runs-dir", runs, "--json")
     assert (code, _outcomes(output)["bit-exact"]) == (0, "skipped")
     assert bed.ccbed("check", json.loads(output)["directory"])[0] == 0
-    code, output = bed.ccbed("run", _trial(tmp_path, checks=["bit-exact"]), "--no-twin", "--runs-dir", runs, "--json")
+    code, output = bed.ccbed(
+        "run", _trial(tmp_path, checks=["bit-exact"]), "--no-reference", "--runs-dir", runs, "--json"
+    )
     assert (code, _outcomes(output)["bit-exact"], _outcomes(output)["baseline-clean"]) == (2, "unknown", "skipped")
     assert bed.ccbed("check", json.loads(output)["directory"])[0] == 2
 
 
 def test_repeated_runs_are_one_document_of_what_each_came_to(bed: Bed, tmp_path: Path) -> None:
     runs = str(tmp_path / "runs")
-    code, output = bed.ccbed("run", _trial(tmp_path), "--no-twin", "--repeat", "2", "--runs-dir", runs, "--json")
+    code, output = bed.ccbed("run", _trial(tmp_path), "--no-reference", "--repeat", "2", "--runs-dir", runs, "--json")
     document = json.loads(output)
     assert (code, document["exit"], [run["exit"] for run in document["runs"]]) == (0, 0, [0, 0])
     assert len({run["directory"] for run in document["runs"]}) == 2

@@ -103,7 +103,7 @@ def test_the_exit_of_an_adopted_node_is_seen_and_recovered_from(own: Bed) -> Non
     ran = own.run(trials.dp(trials.crash(2)))
     assert ran.bad() == []
     (first, *_) = [event for event in ran.of("node.exit") if event.node == "n2"]
-    assert first.value["code"] is None, "only the keeper that forked it is told its exit code"
+    assert first.value["code"] is None, "only the host agent that forked it is told its exit code"
     assert own.unchanged()
 
 

@@ -128,7 +128,7 @@ def _resumed_soundly(orchestrator: Orchestrator, directory: Path, when: str) -> 
     assert code == 0, (when, [f"{v.outcome} {v.check}: {v.text}" for v in run.verdicts if v.outcome != "pass"])
     assert _injections(orchestrator.bed, directory.name) == 1, f"{when}: fault.act on the node's own record"
     starts = Counter((event.epoch, event.value["rank"]) for event in run.history.of("rank.start"))
-    assert set(starts.values()) == {1}, f"{when}: one gang start per epoch"
+    assert set(starts.values()) == {1}, f"{when}: one worker group start per epoch"
     assert next(v.outcome for v in run.verdicts if v.check == "bit-exact") == "pass", when
 
 

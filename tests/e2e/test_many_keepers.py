@@ -31,4 +31,4 @@ def test_no_host_has_a_thread_and_all_perform_and_are_gathered(tmp_path: Path) -
             time.sleep(0.01)
         assert bed.provider.observe(bed.spec, memory=False).hosts, "the connections live"
         ended = bed.provider.retire(bed.spec)
-        assert len(ended) == HOSTS, "one keeper of each host"
+        assert len(ended) == HOSTS, "one host agent of each host"

@@ -45,10 +45,10 @@ def left_in_twin(bed: Bed) -> Path:
     return Path(where[-1])
 
 
-@pytest.mark.parametrize("handle", ["latest", "the twin's directory"])
+@pytest.mark.parametrize("handle", ["latest", "the reference run's directory"])
 def test_resume_of_a_run_whose_twin_was_being_made_runs_its_faults(bed: Bed, left_in_twin: Path, handle: str) -> None:
     status = bed.ccbed("status")[1]
-    assert "its orchestrator is gone while it made its twin" in status
+    assert "its orchestrator is gone while it made its reference run" in status
     requested = (bed.runs / "latest").resolve()
     assert f"ccbed resume {requested}" in status
     name = "latest" if handle == "latest" else str(left_in_twin)
@@ -58,10 +58,10 @@ def test_resume_of_a_run_whose_twin_was_being_made_runs_its_faults(bed: Bed, lef
     assert (second.outcome("fault-verified"), second.outcome("bit-exact")) == ("pass", "pass")
     assert len(second.of("fault.act")) == 2
     assert second.run.twin is not None
-    assert second.run.twin.run == left_in_twin.name, "the twin was gone on with, not made again"
+    assert second.run.twin.run == left_in_twin.name, "the reference run was gone on with, not made again"
     assert bundle.stage(left_in_twin) == "closed"
     assert bed.ccbed("resume", str(left_in_twin)) == bed.ccbed("resume", str(requested)), (
-        "a twin means the run it was made for"
+        "a reference run means the run it was made for"
     )
     assert untouched(bed)
 
@@ -237,7 +237,7 @@ def test_a_training_whose_orchestrator_was_killed_is_compared_with_its_reference
 
 def test_a_script_without_reference_runs_has_none_after_it_was_resumed(bed: Bed, script: Path, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
-    options = ("--no-twin", str(script), "--nodes", "2", "--fail-node", "1", "--", "--checkpoint", "{out}/c.pt")
+    options = ("--no-reference", str(script), "--nodes", "2", "--fail-node", "1", "--", "--checkpoint", "{out}/c.pt")
     directory = killed(bed, runs, "run", "gang.joined", *options)
     code, output = bed.ccbed("resume", str(directory))
     assert code == 0, output

@@ -116,7 +116,7 @@ def test_the_page_of_a_real_run_is_readable_and_its_links_lead_to_files(
 def test_the_page_of_a_failed_run_shows_why(chromium: Browser, bundles: Bundles) -> None:
     with chromium.page(bundles.failed / "report" / "index.html") as page:
         assert page.title() != "executed"
-        assert page.locator("#h-why").text_content() == "Why: rank 1 on n1, attempt 0"
+        assert page.locator("#h-why").text_content() == "Why: rank 1 on n1, first start"
         traceback, log = page.locator("pre.log").all_text_contents()
         assert traceback.startswith("Traceback (most recent call last):\n") and traceback.endswith(ERROR)
         assert "</pre><script>" in log and "step 5 " in log

@@ -100,8 +100,8 @@ def test_a_lost_node_is_recovered_and_the_bed_is_as_before(box: Box) -> None:
     code, output = box.ccbed("run", "dp-ring", "--fail-node", "1", *args)
     assert code == 0, output
     assert "killed 4, by engine" in output or "killed 3, by engine" in output
-    assert "ranks equal to the twin" in output
-    code, output = box.ccbed("run", "dp-ring", "--no-twin", *args)
+    assert "ranks equal to the reference run" in output
+    code, output = box.ccbed("run", "dp-ring", "--no-reference", *args)
     assert code == 0, f"the restarted node has the hardware address that its peers know: {output}"
     code, output = box.ccbed("up", str(box.inventory), DOCKER_HOST="")
     assert code == 0 and "nothing to change" in output, "a bed that is up keeps its engine"
@@ -125,7 +125,7 @@ def test_a_fault_that_podman_cannot_inject_is_rejected_before_the_run(box: Box, 
         f"faults: [{{{fault}: {{node: 1, at: {{step: 5}}}}}}]}}\n"
     )
     for more in (["--dry-run"], []):
-        args = ["run", str(trial), "--bed", NAME, "--no-twin", "--runs-dir", str(runs), *more]
+        args = ["run", str(trial), "--bed", NAME, "--no-reference", "--runs-dir", str(runs), *more]
         code, output = box.ccbed(*args)
         assert code == 3, output
         assert f"needs {need}; host localhost" in output and "its container engine lacks it" in output

@@ -171,7 +171,7 @@ def test_a_program_in_a_node_reaches_others_through_the_proxy_and_nodes_without_
 
 def test_training_never_asks_the_proxy(proxied: Proxied) -> None:
     before = list(proxied.proxy.requests)
-    args = ["--bed", NAME, "--nodes", "2", "--epochs", "1", "--no-twin", "--runs-dir", str(proxied.runs)]
+    args = ["--bed", NAME, "--nodes", "2", "--epochs", "1", "--no-reference", "--runs-dir", str(proxied.runs)]
     code, output = ccbed(proxied.state, "run", "dp-ring", *args)
     assert code == 0, output
     assert proxied.proxy.requests == before

@@ -119,9 +119,9 @@ def test_references_change_no_file_and_begin_as_the_run_did(drill: Drill) -> Non
     assert len(drill.before) == 2, output
     assert drill.before == [drill.state()] * 2
     assert (drill.directory / "out/log").read_text().splitlines()[0] == "started at 0"
-    assert (drill.directory / "out/log").read_text().count("started") == 2, "the run's two attempts"
+    assert (drill.directory / "out/log").read_text().count("started") == 2, "the run's two starts"
     assert verdicts["bit-exact"]["outcome"] == "pass", output
-    assert "of 2 ranks equal to the twin, to step 16" in verdicts["bit-exact"]["text"]
+    assert "of 2 ranks equal to the reference run, to step 16" in verdicts["bit-exact"]["text"]
 
 
 def test_where_no_view_can_be_made_no_reference_of_such_a_job_begins(
@@ -130,8 +130,9 @@ def test_where_no_view_can_be_made_no_reference_of_such_a_job_begins(
     monkeypatch.setattr(work_dirs, "open_view", lambda *_, **__: None)
     verdicts, output = drill.run()
     assert (
-        f"no twin follows: it would begin with what the run wrote outside of its project, {drill.directory}/" in output
+        f"no reference run follows: it would begin with what the run wrote outside of its project, {drill.directory}/"
+        in output
     )
-    assert "use {out} in its arguments, --map, or --twin" in output
+    assert "use {out} in its arguments, --map, or --reference" in output
     assert drill.before == [drill.state()]
     assert verdicts["bit-exact"]["outcome"] == "skipped"

@@ -102,7 +102,7 @@ def test_a_host_that_lost_its_stamp_is_prepared_again_once(remote: Remote) -> No
     code, output = remote.ccbed("up", str(remote.inventory))
     assert code == 0, output
     assert "prepare     h1 ready" in output
-    assert "nothing to change, 2 of 2 warm" in output
+    assert "nothing to change, 2 of 2 ready" in output
     assert "prepare" not in remote.ccbed("up", str(remote.inventory))[1]
 
 
@@ -128,7 +128,7 @@ def test_a_lost_node_comes_back_while_the_connection_is_cut(remote: Remote) -> N
     thread.join()
     assert code == 0, output
     assert sum(cuts) >= 2, "it was cut"
-    assert "ranks equal to the twin" in output
+    assert "ranks equal to the reference run" in output
     assert remote.ccbed("up", str(remote.inventory))[1].count("nothing to change") == 1
 
 
@@ -181,6 +181,6 @@ def test_a_renamed_host_keeps_its_keeper_and_the_plan_lists_each_node_once(remot
     for text in (remote.inventory.read_text(), original):
         remote.inventory.write_text(text)
         code, output = remote.ccbed("up", str(remote.inventory))
-        assert (code, "2 of 2 warm" in output) == (0, True), output
+        assert (code, "2 of 2 ready" in output) == (0, True), output
         code, output = remote.ccbed("up", str(remote.inventory))
-        assert (code, "nothing to change, 2 of 2 warm" in output) == (0, True), output
+        assert (code, "nothing to change, 2 of 2 ready" in output) == (0, True), output

@@ -134,7 +134,7 @@ def abandoned(rooms: Rooms) -> Path:
     """A run whose orchestrator was killed while a replacement trained."""
     argv = [
         sys.executable, "-m", "orchestrator.cli", "run", "dp-ring", "--nodes", "3", "--fail-node", "1", "--at", "step=6",
-        "--recovery", "replace", "--no-twin", "--bed", "rooms", "--runs-dir", str(rooms.runs), "--step-min-ms", "120",
+        "--recovery", "replace", "--no-reference", "--bed", "rooms", "--runs-dir", str(rooms.runs), "--step-min-ms", "120",
     ]  # fmt: skip
     environment = {**os.environ, "XDG_STATE_HOME": str(rooms.state.parent)}
     printed: list[str] = []
@@ -144,7 +144,7 @@ def abandoned(rooms: Rooms) -> Path:
         assert process.stdout is not None
         for line in process.stdout:
             printed.append(line)
-            if "first step of attempt 1" in line:
+            if "first step of restart 1" in line:
                 break
         process.send_signal(signal.SIGKILL)
     directory = (rooms.runs / "latest").resolve()

@@ -72,7 +72,7 @@ def test_a_reserve_owns_nothing_of_a_run_until_a_recovery_makes_it_a_rank(bed: B
     ran = bed.run(trials.dp(trials.crash(2), checks=(*trials.CHECKS, "spare-warm")))
     assert ran.bad() == []
     first, second = _starts(ran, 0), _starts(ran, 1)
-    assert not {*first.values()} & {*pids.values()}, "the first attempt forks its ranks"
+    assert not {*first.values()} & {*pids.values()}, "the first start forks its ranks"
     assert second == {node: pid for node, pid in pids.items() if node != "n2"}
     stopped = [event.value for event in ran.of("gang.stop") if event.type == "ok"]
     assert {event["left"] for event in stopped} == {0}
@@ -186,7 +186,7 @@ def _drill(bed: Bed, folder: Path, script: str) -> tuple[Ran, dict[str, Any]]:
         job.write_text(script)
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
-    options = ("--fail-node", "2", "--no-twin", "--runs-dir", str(folder / "runs"))
+    options = ("--fail-node", "2", "--no-reference", "--runs-dir", str(folder / "runs"))
     code, output = bed.ccbed("run", *options, str(job), "--", str(out))
     assert code == 0, output
     ran = Ran(code=code, run=bundle.load(index.resolve("latest", folder / "runs")))

@@ -73,7 +73,7 @@ def test_the_example_of_a_ring_passes_only_with_all_that_it_restores(bed: Bed, t
     source = (ROOT / "orchestrator/examples/dp_ring.py").read_text()
     assert before in source
     (tmp_path / "job.py").write_text(source.replace(before, instead) if before else source)
-    options = ("--fail-node", "2", "--no-twin", "--runs-dir", str(tmp_path / "runs"))
+    options = ("--fail-node", "2", "--no-reference", "--runs-dir", str(tmp_path / "runs"))
     checkpoint = ("--checkpoint", str(tmp_path / "ring.pt"))
     code, output = bed.ccbed("run", *options, str(tmp_path / "job.py"), "--", *checkpoint)
     ran = Ran(code=code, run=bundle.load(index.resolve("latest", tmp_path / "runs")))

@@ -53,8 +53,8 @@ def test_three_nodes_go_on_and_the_fourth_rejoins(grown: Ran, bed: Bed) -> None:
 
 def test_what_cannot_be_equal_bit_by_bit_is_not_compared(grown: Ran) -> None:
     assert [grown.outcome(check) for check in ("bit-exact", "replay-equal")] == ["skipped", "skipped"]
-    assert "steps 1 to 10 equal the twin" in grown.verdict("bit-exact").text
-    losses = grown.verdict("bit-exact").text.rpartition("last loss ")[2].split(", the twin's ")
+    assert "steps 1 to 10 equal the reference run" in grown.verdict("bit-exact").text
+    losses = grown.verdict("bit-exact").text.rpartition("last loss ")[2].split(", the reference run's ")
     assert float(losses[0]) == pytest.approx(float(losses[1]), rel=1e-4)
 
 
@@ -138,7 +138,7 @@ def test_a_script_goes_on_from_its_own_checkpoint(bed: Bed, tmp_path: Path) -> N
     script = shutil.copytree(ROOT / "orchestrator/examples", tmp_path / "job") / "gpt_ddp.py"
     trial = tmp_path / "trial.yml"
     trial.write_text(SCRIPT.format(script=script, checkpoint=tmp_path / "gpt.pt"))
-    code, output = bed.ccbed("run", str(trial), "--no-twin", "--runs-dir", str(tmp_path / "runs"))
+    code, output = bed.ccbed("run", str(trial), "--no-reference", "--runs-dir", str(tmp_path / "runs"))
     ran = Ran(code=code, run=bundle.load(index.resolve("latest", tmp_path / "runs")))
     assert worlds(ran) == [3, 2, 3], output
     assert [v.check for v in ran.run.verdicts if v.outcome == "fail"] == []

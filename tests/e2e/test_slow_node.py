@@ -65,7 +65,7 @@ def test_a_slow_node_is_healed_by_its_lease_where_the_orchestrator_was_killed(be
     (plugins / "faults" / "slow_shortly.py").write_text(SHORT_LEASE)
     trial.write_text(TRIAL)
     env = {**os.environ, "XDG_STATE_HOME": str(bed.state.parent), "PYTHONPATH": str(ROOT)}
-    command = ["--plugins", str(plugins), "run", str(trial), "--no-twin", "--runs-dir", str(runs)]
+    command = ["--plugins", str(plugins), "run", str(trial), "--no-reference", "--runs-dir", str(runs)]
     argv = [sys.executable, "-m", "orchestrator.cli", *command]
     with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         until(lambda: b'"fault.verified"' in written(runs))

@@ -163,7 +163,7 @@ def test_a_launcher_of_the_job_goes_on_with_the_spare(kept: User) -> None:
     A check that needs more of the records than this short run has may be unknown (exit 2).
     """
     script = ["--", "--steps", "60", "--checkpoint", str(kept.home / "launched.pt")]
-    options = ["--nodes", "2", "--launcher", "torchrun-best", "--fail-node", "1", "--no-twin", "--bed", "kept"]
+    options = ["--nodes", "2", "--launcher", "torchrun-best", "--fail-node", "1", "--no-reference", "--bed", "kept"]
     argv = kept.argv("run", "example:gpt-ddp", *options, *kept.runs("launched"), *script)
     done = subprocess.run(argv, env=kept.environment, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode in (0, 2), done.stdout + done.stderr
@@ -181,7 +181,7 @@ def test_a_launcher_of_the_job_goes_on_with_the_spare(kept: User) -> None:
 def test_the_controller_may_be_away_during_a_run(kept: User) -> None:
     kept.slurm.stop("controller")
     try:
-        kept.ccbed("run", "dp-ring", "--nodes", "3", "--bed", "kept", "--no-twin", *kept.runs("kept"))
+        kept.ccbed("run", "dp-ring", "--nodes", "3", "--bed", "kept", "--no-reference", *kept.runs("kept"))
     finally:
         kept.slurm.start_controller()
 
@@ -212,7 +212,7 @@ def run_and_kill(user: User, name: str, pids: list[int]) -> str:
     They are stopped first: one that sees the end of another would end the step before it is killed itself.
     """
     folder = user.home / f"{name}-killed-{pids[0]}"
-    args = ["run", "dp-ring", "--nodes", "3", "--no-twin", "--epochs", "40", "--step-min-ms", "10"]
+    args = ["run", "dp-ring", "--nodes", "3", "--no-reference", "--epochs", "40", "--step-min-ms", "10"]
     args += ["--bed", name, "--runs-dir", str(folder)]
     with subprocess.Popen(
         user.argv(*args), env=user.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -259,7 +259,7 @@ def test_a_spare_takes_over_when_slurm_ends_the_step_of_a_killed_srun(kept: User
 
 def test_an_ephemeral_bed_leaves_nothing(user: User) -> None:
     user.ccbed(
-        "run", "dp-ring", "--nodes", "2", "--no-twin", "-i", user.inventory("brief", nodes=2), *user.runs("brief")
+        "run", "dp-ring", "--nodes", "2", "--no-reference", "-i", user.inventory("brief", nodes=2), *user.runs("brief")
     )
     user.require_nothing_left("brief")
 
@@ -267,7 +267,7 @@ def test_an_ephemeral_bed_leaves_nothing(user: User) -> None:
 @pytest.mark.parametrize("end", ["SIGTERM", "hangup"])
 def test_an_ephemeral_bed_is_released_when_its_run_is_ended(end: str, user: User) -> None:
     """SIGTERM is what a session's end, or `timeout`, sends. With an SSH connection the terminal goes: SIGHUP, and no output."""
-    args = ["run", "dp-ring", "--nodes", "2", "--no-twin", "--epochs", "500", "-i", user.inventory("cut", nodes=2)]
+    args = ["run", "dp-ring", "--nodes", "2", "--no-reference", "--epochs", "500", "-i", user.inventory("cut", nodes=2)]
     argv = ["setsid", "--ctty", *user.argv(*args, *user.runs(f"cut-{end}"))]
     main, own = os.openpty()
     os.set_blocking(main, False)
@@ -335,7 +335,7 @@ def test_a_sweep_of_an_inventory_leaves_nothing(user: User) -> None:
 
 
 def test_a_run_whose_command_was_killed_keeps_its_job_until_it_is_resumed(user: User) -> None:
-    run = ["run", "dp-ring", "--nodes", "2", "--no-twin", "--epochs", "60"]
+    run = ["run", "dp-ring", "--nodes", "2", "--no-reference", "--epochs", "60"]
     run += ["-i", user.inventory("left", nodes=2), *user.runs("left")]
     with subprocess.Popen(user.argv(*run), env=user.environment, stdout=subprocess.DEVNULL) as process:
         files = user.home.glob

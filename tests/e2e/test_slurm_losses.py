@@ -38,7 +38,7 @@ def up(user: User) -> Iterator[Callable[..., int]]:
 
 def run_until_lost(user: User, lose: Callable[[], object], nodes: int = 1, epochs: int = 2000) -> tuple[int, str]:
     """Exit code and output of a run in which ``lose`` is called once it trains."""
-    args = f"run dp-ring --nodes {nodes} --no-twin --epochs {epochs} --step-min-ms 10 --bed lab".split()
+    args = f"run dp-ring --nodes {nodes} --no-reference --epochs {epochs} --step-min-ms 10 --bed lab".split()
     args += user.runs("lab")
     before = set(user.home.glob("lab-runs/*/history.jsonl"))
 
@@ -215,7 +215,7 @@ def test_ranks_have_the_gpu_that_slurm_gave_and_not_the_one_of_another_job(
             "lab",
             "--backend",
             "gloo",
-            "--no-twin",
+            "--no-reference",
             "--env",
             "CUDA_VISIBLE_DEVICES=0,1",
             *user.runs("lab"),

@@ -54,7 +54,7 @@ def run(user: User, code: int, for_s: float | None = None) -> tuple[str, Path]:
     }  # fmt: skip
     file = user.home / "power.yml"
     file.write_text(yaml.safe_dump(trial))
-    output = user.ccbed("run", str(file), "--no-twin", "--bed", "lab", *user.runs("lab"), code=code)
+    output = user.ccbed("run", str(file), "--no-reference", "--bed", "lab", *user.runs("lab"), code=code)
     (directory,) = user.home.glob("lab-runs/2*")
     return output, directory
 

@@ -109,7 +109,7 @@ class Desk:
         return [line for line in listed if "agent-" in line and " keeper " in line]
 
     def assert_nothing_left(self) -> None:
-        until(lambda: (self.units(), self.keepers()) == ([], []), "units or keepers are left")
+        until(lambda: (self.units(), self.keepers()) == ([], []), "units or host agents are left")
         assert self.host.inside("docker", "ps", "--all", "--quiet") == ""
         loaded = self.host.inside(*self.systemctl("list-units", "--all", "--no-legend", "--plain", "ccbed-*"))
         # systemd forgets the name of a removed unit when it gets to it.
@@ -140,9 +140,9 @@ def until(holds: Callable[[], bool], otherwise: str) -> None:
 
 
 def test_a_reboot_starts_the_keeper_but_no_node_counts_as_alive_and_up_starts_them(desk: Desk) -> None:
-    assert "h1: systemd starts the keeper again (system unit)" in desk.ccbed("up", desk.inventory)
+    assert "h1: systemd starts the host agent again (system unit)" in desk.ccbed("up", desk.inventory)
     acts = [json.loads(line) for line in (desk.state / "audit.jsonl").read_text().splitlines()]
-    assert acts[-1]["act"] == "up: create n0 n1, system unit of the keeper"
+    assert acts[-1]["act"] == "up: create n0 n1, system unit of the host agent"
     unit, before = desk.unit(), desk.keeper_pid()
     boot = desk.host.inside("cat", "/proc/sys/kernel/random/boot_id")
     desk.host.reboot()
@@ -154,10 +154,10 @@ def test_a_reboot_starts_the_keeper_but_no_node_counts_as_alive_and_up_starts_th
     assert "differs from the inventory: ccbed up" in status
     assert desk.keeper_pid() not in (0, before)
     refused = desk.ccbed("run", "dp-ring", "--bed", "units", "--nodes", "2", code=EXIT_INFRASTRUCTURE)
-    assert f"node n0 of bed units is dead ({REBOOTED}), not warm" in refused
+    assert f"node n0 of bed units is dead ({REBOOTED}), not ready" in refused
     assert "ccbed up" in refused
     desk.ccbed("up", desk.inventory)
-    assert "nothing to change, 2 of 2 warm" in desk.ccbed("up", desk.inventory)
+    assert "nothing to change, 2 of 2 ready" in desk.ccbed("up", desk.inventory)
     runs = str(desk.folder / "runs")
     desk.ccbed("run", "dp-ring", "--bed", "units", "--nodes", "2", "--runs-dir", runs, "--recovery", "none")
     assert "none is left" in desk.ccbed("down", "units")
@@ -170,10 +170,10 @@ def test_the_nodes_outlive_a_restart_and_a_crash_of_their_keeper(desk: Desk) -> 
     assert [state for _, state, _ in nodes] == ["warm", "warm"]
     pids = [desk.keeper_pid()]
     desk.host.inside(*desk.systemctl("restart", unit))
-    until(lambda: desk.keeper_pid() not in (0, *pids), "systemd does not restart the keeper")
+    until(lambda: desk.keeper_pid() not in (0, *pids), "systemd does not restart the host agent")
     pids.append(desk.keeper_pid())
     desk.host.inside("kill", "-KILL", str(pids[-1]))
-    until(lambda: desk.keeper_pid() not in (0, *pids), "systemd does not start the keeper after its crash")
+    until(lambda: desk.keeper_pid() not in (0, *pids), "systemd does not start the host agent after its crash")
     assert desk.nodes() == nodes
     assert "nothing to change" in desk.ccbed("up", desk.inventory)
 
@@ -220,15 +220,15 @@ def test_a_user_without_rights_gets_a_unit_of_its_own_where_it_lingers(
     fix = f"sudo loginctl enable-linger {systemd_host.USER}"
     assert fix in desk.ccbed("doctor", desk.inventory)
     up = desk.ccbed("up", desk.inventory)
-    assert "h1: `ccbed up` starts the keeper again: ops may not become root and does not linger" in up
+    assert "h1: `ccbed up` starts the host agent again: ops may not become root and does not linger" in up
     # A program that the keeper starts has the keeper's command line for a moment.
-    until(lambda: (desk.units(), len(desk.keepers())) == ([], 1), "there is not one keeper without a unit")
+    until(lambda: (desk.units(), len(desk.keepers())) == ([], 1), "there is not one host agent without a unit")
     desk.ccbed("down", "units")
     host.inside("loginctl", "enable-linger", systemd_host.USER)
     try:
         until(lambda: host.holds(*desk.systemctl("show-environment")), "the user's systemd does not start")
-        assert "keeper unit of user ops" in desk.ccbed("doctor", desk.inventory)
-        assert "h1: systemd starts the keeper again (user unit)" in desk.ccbed("up", desk.inventory)
+        assert "host agent unit of user ops" in desk.ccbed("doctor", desk.inventory)
+        assert "h1: systemd starts the host agent again (user unit)" in desk.ccbed("up", desk.inventory)
         unit = desk.unit()
         host.reboot()
         until(lambda: host.holds(*desk.systemctl("is-active", unit)), "the unit does not start after the reboot")
@@ -239,4 +239,4 @@ def test_a_user_without_rights_gets_a_unit_of_its_own_where_it_lingers(
     finally:
         desk.ccbed("down", desk.inventory, "--force")
         host.inside("loginctl", "disable-linger", systemd_host.USER)
-    until(lambda: (desk.units(), desk.keepers()) == ([], []), "a unit or a keeper is left")
+    until(lambda: (desk.units(), desk.keepers()) == ([], []), "a unit or a host agent is left")

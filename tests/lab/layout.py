@@ -187,7 +187,7 @@ def inventory(lab: Lab, image: str = IMAGE) -> str:
     return f"""\
 # {lab.count} hosts on one Linux machine: `make lab-up` brings them up, `make lab-down` takes them down (tests/lab/README.md).
 # Each has its own SSH server, container engine, disk and link; {SHARED} is the directory that all of them share.
-# {"Four nodes" if lab.count == 3 else "A node on each"}, and a warm spare on {last} for when another one is lost.
+# {"Four nodes" if lab.count == 3 else "A node on each"}, and a ready spare on {last} for when another one is lost.
 all:
   hosts:
 {hosts}  vars:

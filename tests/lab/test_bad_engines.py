@@ -167,7 +167,7 @@ def test_an_image_that_was_deleted_by_hand_is_brought_again(desk: Desk) -> None:
     output = desk.up(inventory)
     assert f"host h2: image {desk.image} is missing: prepared again" in output.text
     assert "prepare     h2 ready" in output.text
-    assert "4 of 4 warm" in output.text
+    assert "4 of 4 ready" in output.text
 
 
 def test_a_host_whose_disk_is_full(desk: Desk) -> None:

@@ -91,7 +91,7 @@ def test_a_bed_of_which_one_host_is_away(desk: Desk) -> None:
         assert status.code == EXIT_INFRASTRUCTURE
         assert "n1    node   unreachable" in status.text
         assert status.text.count("check the host's power") == 1
-        assert "n0    node   warm" in status.text
+        assert "n0    node   ready" in status.text
         for args in (("up", inventory), ("run", "dp-ring", "--nodes", "3", "--runs-dir", desk.folder / "runs")):
             refused = desk.ccbed(*args)
             assert refused.code == EXIT_INFRASTRUCTURE
@@ -114,7 +114,7 @@ def test_a_host_that_never_comes_back_is_given_up(desk: Desk) -> None:
         assert "warning: h2: abandoned" in down.text
         desk.nothing_there(("h1", "h3"))
     second = desk.up(desk.inventory())
-    assert "4 of 4 warm" in second.text, "what was left there is replaced"
+    assert "4 of 4 ready" in second.text, "what was left there is replaced"
 
 
 def test_two_hosts_with_one_address(desk: Desk) -> None:
@@ -199,7 +199,7 @@ def test_a_host_that_is_lost_in_the_middle_of_up_leaves_the_others_and_up_goes_o
     desk.on("h2")
     second = desk.up(inventory)
     assert "plan: 1 to create" in second.text, "the others were kept"
-    assert "4 of 4 warm" in second.text
+    assert "4 of 4 ready" in second.text
 
 
 def cut(desk: Desk, host: str) -> None:
@@ -220,7 +220,7 @@ def test_a_bed_of_another_state_directory_is_refused_by_its_owners_name(desk: De
         assert output.code == EXIT_USAGE, output.text
         output.assert_every_host(f":{desk.folder / 'state' / 'beds' / 'bad'}")
         assert "to end it by force: ccbed down" in output.text
-    assert "nothing to change, 4 of 4 warm" in desk.ccbed("up", inventory).text
+    assert "nothing to change, 4 of 4 ready" in desk.ccbed("up", inventory).text
     assert other.ccbed("down", theirs, "--force").code == EXIT_PASS
     assert desk.containers("h1") == []
 
@@ -236,12 +236,12 @@ def test_reset_leaves_what_is_anothers_alone_though_its_keepers_are_dead(desk: D
     assert output.code == EXIT_USAGE, output.text
     output.assert_every_host(f":{desk.folder / 'state' / 'beds' / 'bad'}")
     assert "--reset --force" in output.text
-    assert "4 of 4 warm" in desk.up(inventory).text, "the containers went on"
+    assert "4 of 4 ready" in desk.up(inventory).text, "the containers went on"
     forced = other.ccbed("down", other.inventory(), "--reset", "--force", within_s=PLAYED_S)
     assert forced.code == EXIT_PASS, forced.text
     for host in HOSTS:
         assert desk.containers(host) == []
-        assert "/var/lib/ccbed/bad" not in desk.inside(host, "ps", "-eo", "args"), "no keeper is left either"
+        assert "/var/lib/ccbed/bad" not in desk.inside(host, "ps", "-eo", "args"), "no host agent is left either"
 
 
 def test_a_host_that_was_installed_anew_is_prepared_again(desk: Desk) -> None:
@@ -265,7 +265,9 @@ def test_a_directory_that_is_not_shared_is_told_and_what_needs_it_is_refused(des
         assert refused.code == EXIT_USAGE, refused.text
         assert "(n0 n1 n2) share" in refused.text
         assert "h2 does not see what h1 writes there: mount the same file system there on their hosts" in refused.text
-        assert not list((desk.folder / "runs").glob("*")), "nothing was run before it was refused, no twin either"
+        assert not list((desk.folder / "runs").glob("*")), (
+            "nothing was run before it was refused, no reference run either"
+        )
         elsewhere = desk.ccbed(*trial(desk, nodes=2), within_s=60)
         assert elsewhere.code == EXIT_PASS, elsewhere.text
         assert "n1 lost: spare" in elsewhere.text

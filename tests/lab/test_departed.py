@@ -59,7 +59,7 @@ def test_nodes_move_between_hosts_and_a_host_leaves(desk: Desk) -> None:
         "h2": ["ccbed-bad-n1"],
         "h3": ["ccbed-bad-n3", "ccbed-bad-n4"],
     }
-    assert "nothing to change, 4 of 4 warm" in desk.ccbed("up", inventory, within_s=PLAYED_S).text
+    assert "nothing to change, 4 of 4 ready" in desk.ccbed("up", inventory, within_s=PLAYED_S).text
     assert keepers(desk, "h3"), "the search itself finds them"
 
     inventory = wanted(desk, {"h1": 1, "h2": 1})
@@ -68,7 +68,7 @@ def test_nodes_move_between_hosts_and_a_host_leaves(desk: Desk) -> None:
     assert "- n3 n4 keeper   node   its host h3 is no longer in the inventory" in plan
     assert "h3: 3 processes ended, none is left" in up(desk, inventory).text
     assert (nodes_on_hosts(desk)["h3"], keepers(desk, "h3")) == ([], [])
-    assert "nothing to change, 2 of 2 warm" in desk.ccbed("up", inventory, within_s=PLAYED_S).text
+    assert "nothing to change, 2 of 2 ready" in desk.ccbed("up", inventory, within_s=PLAYED_S).text
 
 
 def test_a_host_that_left_and_is_away_is_named_until_it_is_back(desk: Desk) -> None:

@@ -127,7 +127,7 @@ def test_up_with_a_limit_then_up(desk: Desk) -> None:
     ccbed(desk, "up", bed)
     after = containers(desk)
     assert (after["h1"], after["h3"], len(after["h2"])) == (before["h1"], before["h3"], 1)
-    assert "nothing to change, 3 of 3 warm" in ccbed(desk, "up", bed).text
+    assert "nothing to change, 3 of 3 ready" in ccbed(desk, "up", bed).text
 
 
 def test_an_unknown_host_changes_nothing(desk: Desk) -> None:
@@ -157,7 +157,7 @@ def test_down_with_a_limit_ends_what_is_there(desk: Desk) -> None:
         assert containers_of(desk, "h3") == []
     ccbed(desk, "up", inventory(desk), "--limit", "h[23]")
     assert containers(desk)["h1"] == before["h1"]
-    assert "3 of 3 warm" in ccbed(desk, "up", inventory(desk)).text
+    assert "3 of 3 ready" in ccbed(desk, "up", inventory(desk)).text
 
 
 def containers_of(desk: Desk, host: str) -> list[str]:

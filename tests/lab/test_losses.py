@@ -220,7 +220,7 @@ def test_a_loss_that_nothing_replaces_is_a_finding_and_the_run_does_not_hang(bed
 def test_an_orchestrator_that_is_killed_during_a_partition_is_taken_over_from(bed: Bed, lab: layout.Lab) -> None:
     file = bed.trial(fault("cut-link"), policy="auto", step_min_ms=100)
     environment = {**os.environ, "XDG_STATE_HOME": str(bed.state.parent), "PYTHONPATH": str(Path(__file__).parents[2])}
-    argv = [sys.executable, "-m", "orchestrator.cli", "run", str(file), "--runs-dir", str(bed.runs), "--no-twin"]
+    argv = [sys.executable, "-m", "orchestrator.cli", "run", str(file), "--runs-dir", str(bed.runs), "--no-reference"]
     first = subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         _wait_for(bed, first, "fault.verified")

@@ -469,6 +469,6 @@ def test_a_spare_that_is_missing_because_of_a_quarantine_is_no_finding_about_the
         plan = replace(plan, nodes=nodes, placement=placement, substitutes={"n9": "n1"})
     world.loop(trial, plan, bed, book).run()
     lost = "lost n3; no policy of ['spare'] can replace n3"
-    used = "; the spare n1 has the slot of n9, which is in quarantine since a night"
+    used = "; the spare n1 has the place of n9, which is in quarantine since a night"
     wanted = (lost + used, "infrastructure") if is_quarantined else (lost, "finding")
     assert (end(book)["reason"], end(book)["kind"]) == wanted

@@ -17,7 +17,7 @@ _EXITS = (
     (errors.EXIT_USAGE, "Usage, inventory or trial is wrong, or no bed is up: nothing was started."),
     (
         errors.EXIT_INFRASTRUCTURE,
-        "Infrastructure: nodes that are not warm or were lost unplanned, a journal that cannot be written.",
+        "Infrastructure: nodes that are not ready or were lost unplanned, a journal that cannot be written.",
     ),
     (errors.EXIT_INTERRUPTED, "Interrupted; the command that resumes is printed."),
 )
@@ -26,7 +26,7 @@ _FILES = (
         "~/.config/ccbed/config.toml, ccbed.toml",
         "Defaults of options, of the user and of a project: ccbed config show.",
     ),
-    ("~/.local/state/ccbed", "Beds, cached twins, crash reports."),
+    ("~/.local/state/ccbed", "Beds, cached reference runs, crash reports."),
     ("runs/", "A bundle for each run."),
 )
 

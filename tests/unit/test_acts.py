@@ -46,7 +46,7 @@ WITHOUT = {
     **dict.fromkeys(("status", "plan", "doctor", "watch", "logs", "list"), "it reads from hosts, and changes nothing"),
     **dict.fromkeys(("check", "judge", "report", "compare", "runs", "trend", "baseline", "accept", "bundle"), "it works on bundles"),
     "checkpoint": "it reads files of the user",
-    **dict.fromkeys(("size", "init", "config", "completion"), "it contacts no host"),
+    **dict.fromkeys(("size", "init", "config", "completion", "help"), "it contacts no host"),
     "image": "it builds on this machine; `up` brings the image to the hosts",
 }  # fmt: skip
 #: Methods of a provider, and functions, that change something on hosts.

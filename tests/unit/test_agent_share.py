@@ -175,7 +175,7 @@ def test_a_start_that_waits_for_the_share_is_void_once_its_gang_is_stopped(
     assert started == []
     assert sorted(kind for kind, _ in node.answers) == ["fail", "ok"]
     reason = next(value["reason"] for kind, value in node.answers if kind == "fail")
-    assert "the gang of epoch 1 was stopped" in reason
+    assert "the worker group of start 1 was stopped" in reason
 
 
 def test_the_store_of_a_gang_that_was_stopped_is_not_opened(node: _Node) -> None:
@@ -185,7 +185,9 @@ def test_the_store_of_a_gang_that_was_stopped_is_not_opened(node: _Node) -> None
     node.send("store.open", address="127.0.0.1")
     while len(node.answers) < 2:
         node.agent._loop.run_once()
-    assert [value["reason"] for kind, value in node.answers if kind == "fail"] == ["the gang of epoch 1 was stopped"]
+    assert [value["reason"] for kind, value in node.answers if kind == "fail"] == [
+        "the worker group of start 1 was stopped"
+    ]
 
 
 @pytest.mark.parametrize(("run", "epoch"), [("r", 0), ("other", 1)], ids=["an earlier epoch", "another run"])

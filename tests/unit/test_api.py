@@ -38,7 +38,7 @@ FAILED = api.Result(
     verdicts=(
         api.Verdict(check="finished", outcome="pass", text="done"),
         api.Verdict(check="no-hang", outcome="fail", text="hung"),
-        api.Verdict(check="bit-exact", outcome="unknown", text="no twin"),
+        api.Verdict(check="bit-exact", outcome="unknown", text="no reference run"),
     ),
 )  # fmt: skip
 
@@ -130,7 +130,7 @@ def test_an_error_has_place_reason_and_next_step_and_nothing_is_printed(
         api.run("dp-ring", args=["x"])
     with pytest.raises(api.UsageError, match="not JSON serializable"):
         api.run({"trial": object()})
-    with pytest.raises(api.UsageError, match=r"twin: must be True, False or None \(got 'no'\)"):
+    with pytest.raises(api.UsageError, match=r"reference: must be True, False or None \(got 'no'\)"):
         api.run("dp-ring", twin="no")  # type: ignore[arg-type]
     with pytest.raises(api.UsageError, match=r"trial\.json: workload: .*no-such"):
         api.run({"trial": "t", "workload": "no-such"})
@@ -178,9 +178,9 @@ def test_variables_of_the_command_line_do_not_change_a_call(monkeypatch: pytest.
 
 
 def test_the_recorded_command_says_what_was_called() -> None:
-    given = {"fail_node": ("2", "3"), "twin": False, "runs_dir": Path("x"), "param_checkpoint_every": 5}
+    given = {"fail_node": ("2", "3"), "reference": False, "runs_dir": Path("x"), "param_checkpoint_every": 5}
     words = api._words("dp-ring", given, ["--lr", "1"])
-    line = "run dp-ring --fail-node 2 --fail-node 3 --no-twin --runs-dir x --checkpoint-every 5 -- --lr 1"
+    line = "run dp-ring --fail-node 2 --fail-node 3 --no-reference --runs-dir x --checkpoint-every 5 -- --lr 1"
     assert words == line.split()
 
 

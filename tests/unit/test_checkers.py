@@ -237,7 +237,7 @@ def test_a_lost_node_is_blamed_for_the_end_of_a_run_and_not_the_rank_that_lost_i
 
     assert ended(["n2"]) == "the run failed: lost n2; no policy can replace n2"
     assert ended([]).startswith("rank 3 (n3) left with exit code 1")
-    assert ended(["n2"], exited_before=True).startswith("rank 3 (n3) left"), "its exit was before this attempt"
+    assert ended(["n2"], exited_before=True).startswith("rank 3 (n3) left"), "its exit was before this start"
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_weights_that_another_rank_holds_after_the_broadcast_are_found_and_those
     run = history.reference()
     assert ask(run, "weights-received").text == "4 replicas identical at 2 states"
     other = history.changed(run, "rank.restored", nth=-1, value={"weights": "0" * 64})
-    assert ask(other, "weights-received").text == ("attempt 1: rank 3 and rank 0 have different weights as it begins")
+    assert ask(other, "weights-received").text == ("restart 1: rank 3 and rank 0 have different weights as it begins")
     none = history.changed(run, "rank.restored", nth=-1, value={"weights": None})
     assert ask(none, "weights-received").outcome == "unknown"
 

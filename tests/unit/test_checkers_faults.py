@@ -198,8 +198,8 @@ LASTED = {"held": True, "samples": 9, "evidence": {}}
 
 
 @pytest.mark.parametrize(("lasted", "text"), [
-    ({**LASTED, "held": False, "evidence": {"state": "S"}}, "f0 was undone before it was healed"),
-    ({}, "f0 was not observed until its healing"),
+    ({**LASTED, "held": False, "evidence": {"state": "S"}}, "f0 was undone from outside before ccbed undid it"),
+    ({}, "f0 was not observed until it was undone"),
     (LASTED, ""), ({**LASTED, "held": None}, ""),
 ])  # fmt: skip
 def test_a_fault_that_did_not_last_is_not_proved(lasted: dict[str, object], text: str) -> None:

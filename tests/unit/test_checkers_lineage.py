@@ -16,7 +16,7 @@ from .verdicts import ask
 def test_resuming_one_checkpoint_early_fails() -> None:
     verdict = ask(history.reference(resume=20), "resumed-newest")
     assert verdict.outcome == "fail"
-    assert verdict.text == "attempt 1 resumed from 20 although 25 was committed"
+    assert verdict.text == "restart 1 resumed from 20 although 25 was committed"
 
 
 def test_an_earlier_checkpoint_is_right_when_the_newest_was_damaged() -> None:
@@ -136,7 +136,7 @@ def test_a_twin_that_was_disturbed_is_no_measure() -> None:
 def test_a_twin_that_recorded_nothing_of_a_rank_says_nothing_about_it(changes: dict[str, Any]) -> None:
     result = ask(dataclasses.replace(history.reference(), twin=history.twin(**changes)), "bit-exact")
     assert result.outcome == "unknown"
-    assert f"the twin has no {next(iter(changes))}" in result.text
+    assert f"the reference run has no {next(iter(changes))}" in result.text
 
 
 def test_without_a_twin_nothing_is_said() -> None:

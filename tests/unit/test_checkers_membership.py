@@ -191,7 +191,7 @@ def _with_keepers(begin: object, end: object, losses: object = None) -> Run:
         ({"": 7}, "pass", ""),
         ({"": 0}, "fail", "(pid 7) ended, which was not planned"),
         ({"": 8}, "fail", "its successor has pid 8"),
-        ({}, "unknown", "not known whether the keeper"),
+        ({}, "unknown", "not known whether the host agent"),
     ],
 )
 def test_a_keeper_that_was_lost_is_a_finding(end: dict[str, int], outcome: str, text: str) -> None:
@@ -211,7 +211,7 @@ def test_a_keeper_killed_for_memory_excuses_no_other_keeper() -> None:
     lost = _with_keepers({"a": 7, "b": 9}, {"a": 0, "b": 0}, {"a": "out of memory"})
     verdict = ask(lost, "planned-faults-only")
     assert verdict.outcome == "fail"
-    assert "the keeper on b (pid 9) ended, which was not planned" in verdict.text
+    assert "the host agent on b (pid 9) ended, which was not planned" in verdict.text
 
 
 def test_a_history_that_says_nothing_of_keepers_says_nothing_of_their_loss() -> None:

@@ -69,7 +69,8 @@ def test_the_slowest_detection_and_recovery_are_shown() -> None:
     detected = max(failover.detect_s or 0.0 for failover in failovers)
     assert f"node.exit {detected * 1000:.1f} ms" in ask(run, "detected-within").text
     assert (
-        f"TTR {max(failover.ttr_s or 0.0 for failover in failovers) * 1000:.0f} ms" in ask(run, "recovered-within").text
+        f"back in {max(failover.ttr_s or 0.0 for failover in failovers) * 1000:.0f} ms"
+        in ask(run, "recovered-within").text
     )
 
 
@@ -85,7 +86,7 @@ def test_an_attempt_that_the_next_loss_overtakes_needs_no_first_step() -> None:
     bed.crash(faults[1])
     bed.stop(lost=["n4"])
     bed.recover("n4", "restart", 25)
-    assert "attempt 2 never completed its first step" not in findings(bed.run(), "recovered-within")
+    assert "restart 2 never completed its first step" not in findings(bed.run(), "recovered-within")
     bed.train(60)
     bed.finish(heal=["n2"])
     assert [failover.ttr_s is None for failover in views.failovers(bed.trial, bed.run().history)] == [True, False]
@@ -156,9 +157,9 @@ def test_a_host_that_is_healed_does_not_bring_back_its_nodes(disables: list[str]
 def test_an_attempt_is_decided_once_and_prepared_after_that() -> None:
     run = history.reference()
     decided = first(run, "recovery.decided")
-    assert "attempt 1 was decided twice" in findings(with_copy(run, decided), "membership")
+    assert "restart 1 was decided twice" in findings(with_copy(run, decided), "membership")
     fence = first(run, "fence.write", "invoke", epoch=1)
-    assert "fence.write of attempt 1 came before its decision" in findings(moved(run, fence, decided.seq), "membership")
+    assert "fence.write of restart 1 came before its decision" in findings(moved(run, fence, decided.seq), "membership")
 
 
 @pytest.mark.parametrize(
@@ -172,7 +173,9 @@ def test_every_rank_is_assigned_to_one_node(ranks: list[int], text: str) -> None
 def test_a_node_and_a_rank_start_once_per_attempt() -> None:
     run = history.clean()
     start = first(run, "gang.start", "invoke", node="n3")
-    assert "2 gangs were started on n3 in attempt 0" in findings(with_copy(run, start, key="other"), "membership")
+    assert "2 worker groups were started on n3 in first start" in findings(
+        with_copy(run, start, key="other"), "membership"
+    )
     assert "rank.joined of rank 0 2 times" in findings(with_copy(run, first(run, "rank.joined")), "membership")
 
 
@@ -194,11 +197,11 @@ def test_steps_that_are_missing_doubled_or_out_of_order_are_each_found() -> None
     rest = [record for record in records if record.rank != 0]
     missing = findings(history.with_records(run, [*rank_0[1:], *rest]), "no-step-lost")
     assert "rank 0 never did step 1 (1 of 60 are missing)" in missing
-    assert "rank 0 did step 2 of attempt 0 instead of 1" in missing
+    assert "rank 0 did step 2 of first start instead of 1" in missing
     twice = findings(history.with_records(run, [*rank_0[:5], rank_0[4], *rank_0[5:], *rest]), "no-step-lost")
-    assert "rank 0 did step 5 2 times in attempt 0" in twice
+    assert "rank 0 did step 5 2 times in first start" in twice
     assert "rank 0 did step 5 2 times on the kept lineage" in twice
-    assert "rank 0 did step 5 of attempt 0 instead of 6" in twice
+    assert "rank 0 did step 5 of first start instead of 6" in twice
 
 
 def test_lost_steps_without_a_second_record_are_unknown() -> None:
@@ -216,7 +219,7 @@ def test_a_node_that_was_started_with_another_checkpoint_is_found() -> None:
     run = history.reference()
     start = first(run, "gang.start", "invoke", node="n3", epoch=1)
     resume = {**start.value["resume"], "step": 20}
-    text = "attempt 1: n3 was started with another checkpoint"
+    text = "restart 1: n3 was started with another checkpoint"
     assert text in findings(changed(run, start, {"resume": resume}), "same-resume-step")
 
 
@@ -233,13 +236,17 @@ def test_an_attempt_that_could_use_none_of_its_checkpoints_is_found() -> None:
     chosen = first(run, "resume.chosen", epoch=1)
     run = changed(run, chosen, value={"step": 0})
     skipped: dict[str, Any] = {"f": "checkpoint.skipped", "key": None, "value": {"name": "e0-s25", "reason": "torn"}}
-    text = "attempt 1 began at step 0: none of 5 committed checkpoints could be used"
+    text = "restart 1 began at step 0: none of 5 committed checkpoints could be used"
     assert text in findings(with_copy(run, chosen, **skipped), "bit-exact")
 
 
 @pytest.mark.parametrize(
     ("change", "text"),
-    [({"faults": 1}, "the twin 9d12 had 1 fault"), ({"restarts": 2}, "had 2 restarts"), ({"steps": 0}, "did no step")],
+    [
+        ({"faults": 1}, "the reference run 9d12 had 1 fault"),
+        ({"restarts": 2}, "had 2 restarts"),
+        ({"steps": 0}, "did no step"),
+    ],
 )
 def test_a_twin_that_was_interrupted_or_did_nothing_is_no_baseline(change: dict[str, int], text: str) -> None:
     run = dataclasses.replace(history.clean(), twin=history.twin(**change))
@@ -277,7 +284,7 @@ def test_a_run_that_gathered_nothing_is_unknown() -> None:
 def test_the_count_of_an_earlier_attempt_proves_nothing_about_a_later_one() -> None:
     run = history.reference()
     stopped = first(run, "gang.stop", "ok", node="n0", epoch=1)
-    text = "the processes that attempt 1 left on n0 were not counted"
+    text = "the processes that restart 1 left on n0 were not counted"
     assert text in findings(changed(run, stopped, epoch=0), "no-orphans")
 
 
@@ -286,14 +293,14 @@ def test_a_process_that_was_exiting_must_be_reported_or_counted_later() -> None:
     early, last = first(run, "gang.stop", "ok", "n0", epoch=0), first(run, "gang.stop", "ok", "n0", epoch=1)
     assert findings(changed(run, early, {"exiting": [4711]}), "no-orphans") == "pass", "the last stop counted it"
     unproved = changed(run, last, {"exiting": [4711]})
-    assert "the processes that attempt 1 left on n0 were not counted" in findings(unproved, "no-orphans")
+    assert "the processes that restart 1 left on n0 were not counted" in findings(unproved, "no-orphans")
     exit = first(run, "rank.exit", node="n0", epoch=1)
     reported = {**exit.value, "pid": 4711}
     assert findings(with_copy(unproved, exit, last.seq - exit.seq + 1, value=reported), "no-orphans") == "pass"
     before = with_copy(unproved, exit, value=reported)
     assert "were not counted" in findings(before, "no-orphans"), "it is another process, which ended before"
     other = with_copy(unproved, exit, last.seq - exit.seq + 1, value=reported, epoch=2)
-    assert "were not counted" in findings(other, "no-orphans"), "it is another process, of a later attempt"
+    assert "were not counted" in findings(other, "no-orphans"), "it is another process, of a later start"
 
 
 # --- spares, results ----------------------------------------------------------------------------------------------------
@@ -312,12 +319,12 @@ def test_each_gap_in_the_proof_of_a_fault_is_found() -> None:
     ok, injected = first(run, "fault.act", "ok"), first(run, "fault.injected")
     assert "f0 was acknowledged 2 times" in findings(with_copy(run, ok), "fault-verified")
     over: dict[str, Any] = {"f": "lease.over", "value": {"key": "f/f0/act"}}
-    assert "the lease of f0 expired" in findings(with_copy(run, injected, **over), "fault-verified")
+    assert "the time limit of f0 was over" in findings(with_copy(run, injected, **over), "fault-verified")
     verified = first(run, "fault.verified")
     text = "fault.verified of f0 comes before fault.injected"
     assert text in findings(moved(run, verified, injected.seq), "fault-verified")
     healed = first(run, "fault.healed")
-    text = "f0: healing and its verification are in the wrong order"
+    text = "f0: undoing and its verification are in the wrong order"
     assert text in findings(moved(run, first(run, "heal.verified"), healed.seq), "fault-verified")
 
 
@@ -325,8 +332,8 @@ def test_each_gap_in_the_proof_of_a_fault_is_found() -> None:
     ("change", "text"),
     [
         ({"node": "n1"}, "f0 held a rank of n1 but acted on n2"),
-        ({"value": {"phase": "forward"}}, "f0 was not held in allreduce of step 30"),
-        ({"value": {"step": 29}}, "f0 was not held in allreduce of step 30"),
+        ({"value": {"phase": "forward"}}, "f0 did not wait in allreduce of step 30"),
+        ({"value": {"step": 29}}, "f0 did not wait in allreduce of step 30"),
     ],
 )
 def test_the_held_rank_must_be_the_planned_one(change: dict[str, Any], text: str) -> None:

@@ -69,7 +69,7 @@ def test_up_says_its_plan_and_a_second_up_changes_nothing(ccbed: Desk) -> None:
     assert "undo: ccbed down local" in ccbed.out
     commands = list(ccbed.bed.commands)
     assert ccbed("up", "local.yml") == 0
-    assert ccbed.out.startswith("bed local: nothing to change, 5 of 5 warm (")
+    assert ccbed.out.startswith("bed local: nothing to change, 5 of 5 ready (")
     assert ccbed.bed.commands == commands
 
 
@@ -86,11 +86,11 @@ def test_down_names_what_it_ended_in_order(ccbed: Desk) -> None:
     ccbed.bed.nodes = {name: ccbed.bed.nodes[name] for name in names}
     assert ccbed("down", "local") == 0
     assert "5 processes ended (n0 n1 n2 n3 n4), none is left" in ccbed.out
-    assert down._names([NodeStatus(name=f"n{i}", state="warm") for i in (10, 2)], 3) == " (n2 n10 and the keeper)"
+    assert down._names([NodeStatus(name=f"n{i}", state="warm") for i in (10, 2)], 3) == " (n2 n10 and the host agent)"
     many = [NodeStatus(name=f"n{i}", state="warm") for i in range(64)]
-    assert down._names(many, 65) == " (n0 n1 n2 … n63 (64) and the keeper)"
+    assert down._names(many, 65) == " (n0 n1 n2 … n63 (64) and the host agent)"
     assert down._names([NodeStatus(name="n1", state="warm")], 4) == " (n1 and 3 more)"
-    assert down._names([NodeStatus(name="n1", state="warm")], 4, hosts=3) == " (n1 and 3 keepers)"
+    assert down._names([NodeStatus(name="n1", state="warm")], 4, hosts=3) == " (n1 and 3 host agents)"
 
 
 def test_a_list_of_runs_says_how_they_ended(ccbed: Desk) -> None:
@@ -121,7 +121,7 @@ def test_a_cached_twin_is_printed(ccbed: Desk) -> None:
     out = io.StringIO()
     printer = live.Printer(terminal=terminal.Terminal(out=out, err=out), trial=ccbed.launched[-1].trial, slots=())
     printer.cached_twin("2026-11-21T02-00-07Z-dp-ring-twin-9d12")
-    expected = "twin   2026-11-21T02-00-07Z-dp-ring-twin-9d12: the same trial without faults, run earlier (cached)\n"
+    expected = "reference 2026-11-21T02-00-07Z-dp-ring-twin-9d12: the same trial without faults, run earlier (cached)\n"
     assert out.getvalue() == expected
 
 
@@ -280,7 +280,7 @@ def test_several_nodes_are_killed_at_the_same_time_unless_each_has_its_own(
 def test_without_a_twin_the_checks_that_the_trial_names_stay_in_it(ccbed: Desk) -> None:
     (ccbed.root / "t.yml").write_text("{trial: t, workload: train-dp, checks: [bit-exact, detected-within: 2s]}")
     ccbed("up", "local.yml")
-    ccbed("run", "t.yml", "--no-twin")
+    ccbed("run", "t.yml", "--no-reference")
     assert [check.name for check in ccbed.launched[-1].trial.checks] == ["bit-exact", "detected-within"]
     assert ccbed.launched[-1].twin is False
 
@@ -450,7 +450,7 @@ def test_list_tells_every_plugin_with_its_first_line(ccbed: Desk) -> None:
 def test_heal_without_a_cause_says_so(ccbed: Desk) -> None:
     ccbed("up", "local.yml")
     assert ccbed("heal") == 0
-    assert "bed local has nothing to heal" in ccbed.out
+    assert "bed local has nothing to undo" in ccbed.out
 
 
 def test_a_run_that_is_driven_is_not_healed(ccbed: Desk) -> None:

@@ -84,9 +84,9 @@ def test_prune_keeps_the_newest_runs_by_their_number_and_those_that_a_person_nam
 def test_an_up_that_fails_says_what_is_left_running_and_how_to_remove_it(ccbed: Desk) -> None:
     ccbed.bed.broken = ("n1",)
     assert ccbed("up", "local.yml") == 4
-    assert "left running: the keeper, nodes n0 n2 n3" in ccbed.err
+    assert "left running: the host agent, nodes n0 n2 n3" in ccbed.err
     assert "to remove it: ccbed down local" in ccbed.err
     assert ccbed("down", "local") == 0
-    ccbed.bed.prepare = lambda bed: (_ for _ in ()).throw(InfrastructureError("no keeper"))  # type: ignore[method-assign]
+    ccbed.bed.prepare = lambda bed: (_ for _ in ()).throw(InfrastructureError("no host agent"))  # type: ignore[method-assign]
     assert ccbed("up", "local.yml") == 4
     assert "nothing of bed local is left running" in ccbed.err

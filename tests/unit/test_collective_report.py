@@ -185,7 +185,7 @@ def test_a_long_table_leaves_out_small_sizes_and_never_one_row_for_a_line_that_s
 def test_the_page_shows_collectives_and_no_loss(page: str) -> None:
     charts = re.findall(r'data-chart="(\w+)"', page)
     assert charts == ["bandwidth", "times", "chunks", "delays"]
-    assert "Loss against the twin" not in page
+    assert "Loss against the reference run" not in page
     assert re.search(r"most of it: [a-z ]+ n\d( to n\d)? 0\.(8|9)\d* s", page)
     for label in ("best bandwidth", "p50", "p95", "measured / model", "straggler", "wrong results"):
         assert f"<dt>{label}</dt>" in page

@@ -263,4 +263,4 @@ def test_the_plan_groups_what_is_removed_by_its_reason() -> None:
     out = io.StringIO()
     bed_view.plan(terminal.Terminal(out=out, err=out), wanted, plan)
     assert "1 to create, 0 to change, 1 to remove" in out.getvalue()
-    assert "- n1       node   its host h2 is no longer in the inventory" in out.getvalue()
+    assert "- n1           node   its host h2 is no longer in the inventory" in out.getvalue()

@@ -94,7 +94,8 @@ def test_what_up_does_as_root_fails_early_where_the_user_may_not_become_root(
             {"lingers": False},
             [
                 (
-                    "warn keeper unit: ops may not become root and does not linger: after a reboot, only `ccbed up` starts the keeper; "
+                    "warn host agent unit: ops may not become root and does not linger: after a reboot, "
+                    "only `ccbed up` starts the host agent; "
                     "sudo loginctl enable-linger ops"
                 )
             ],
@@ -103,7 +104,8 @@ def test_what_up_does_as_root_fails_early_where_the_user_may_not_become_root(
             {"user_systemd": False},
             [
                 (
-                    "warn keeper unit: the systemd of user ops does not respond: after a reboot, only `ccbed up` starts the keeper; "
+                    "warn host agent unit: the systemd of user ops does not respond: after a reboot, "
+                    "only `ccbed up` starts the host agent; "
                     "sudo systemctl restart user@1000"
                 )
             ],

@@ -62,7 +62,7 @@ def test_status_of_a_drained_host_that_is_switched_off_is_no_failure(ccbed: Verb
     assert ccbed("drain", "h2", "--reason", "off")[0] == 0
     code, output = ccbed("status")
     assert code == 0
-    assert "warm, drained" in output
+    assert "ready, drained" in output
     assert "host h2: no route" in output
     assert "differs from the inventory" not in output
     code, output = ccbed("status", "--json")
@@ -144,7 +144,7 @@ def test_a_run_gives_no_rank_to_a_drained_host_and_a_spare_takes_its_slot(ccbed:
     assert code == 0, output
     assert "h2" not in fleet.contacted
     assert "n1 is on host h2, which is drained since" in output
-    assert "n3 takes its slot" in output
+    assert "n3 takes its place" in output
     ccbed("undrain", "h2")
     fleet.away = ()
     assert "drained" not in ccbed("run", "dp-ring", "--nodes", "3", "--dry-run")[1]

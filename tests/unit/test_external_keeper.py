@@ -459,7 +459,7 @@ def test_a_provider_starts_it_on_demand_and_hears_of_it_in_its_run(host: Host, b
         "fault.act",
     ]
     assert {event.source.writer for event in heard} == {"outside"}
-    assert external_keeper.leases(bed) == ("stop-ssh on n2: heals by itself in 120 s",)
+    assert external_keeper.leases(bed) == ("stop-ssh on n2: undone by itself in 120 s",)
     assert host.pid == 0
     assert len(external_keeper.end(bed)) == 1
     assert host.pid != 0, "what it still held is given back before it is ended"

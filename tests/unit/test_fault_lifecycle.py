@@ -195,7 +195,7 @@ def test_a_fault_of_a_host_that_could_not_be_seen_to_return_is_not_injected(stan
     of_host = replace(PAUSE, disables=("host",))
     kind, value = stand.act(of_host)
     assert (kind, value["verified"]) == ("fail", False)
-    assert "the state in which its healing must end does not hold" in value["reason"]
+    assert "the state that must hold once it is undone does not hold" in value["reason"]
     assert stand.perform("fault.heal", of_host)[0] == "ok"
     assert stand.switches.done == []
     stand.switches.hides = lambda primitive, state: False

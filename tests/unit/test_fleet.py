@@ -101,7 +101,7 @@ def test_a_rolling_up_changes_so_many_hosts_at_a_time_and_stops_at_the_first_tha
     fleet.broken = ()
     code, output = ccbed("up", "--max-unavailable", "2")
     assert (code, fleet.commands) == (0, ["node.apply n1", "node.apply n2", "node.apply n3"]), output
-    assert "nothing to change, 4 of 4 warm" in output
+    assert "nothing to change, 4 of 4 ready" in output
 
 
 def test_a_rolling_change_that_fails_says_which_hosts_have_the_new_state_and_goes_on(
@@ -256,7 +256,7 @@ def test_what_is_left_running_is_said_of_the_hosts_that_were_changed(ccbed: Verb
     output = ccbed("up", "--limit", "h2")[1]
     assert "nothing of bed lab is left running on h2" in output
     output = ccbed("up", "--limit", "h1,h2")[1]
-    assert "left running on h1 h2: the keeper of h1, node n0; to remove it: ccbed down lab --limit h1,h2" in output
+    assert "left running on h1 h2: the host agent of h1, node n0; to remove it: ccbed down lab --limit h1,h2" in output
 
 
 def test_down_with_a_limit_ends_the_hosts_that_can_be_reached(ccbed: Verb, fleet: Fleet) -> None:
@@ -395,7 +395,7 @@ def test_an_option_cannot_choose_between_hosts_that_share_a_keeper(tmp_path: Pat
     desk = session.Session(state=tmp_path, terminal=terminal.Terminal(out=out, err=out), agent=lambda: "a" * 64)
     assert main.run(["up", str(tmp_path / "own.yml"), option], desk) == 3
     name = option.partition("=")[0]
-    assert f"{name} cannot choose between hosts: all its hosts are this machine, with one keeper" in out.getvalue()
+    assert f"{name} cannot choose between hosts: all its hosts are this machine, with one host agent" in out.getvalue()
     assert f"without {name}" in out.getvalue()
 
 

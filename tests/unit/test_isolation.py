@@ -73,6 +73,6 @@ def test_a_kernel_that_cannot_isolate_starts_no_script(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(isolation, "_call", fail)
     isolated = replace(GANG, isolation=Isolation(writable=(str(tmp_path / "own"),)))
-    with pytest.raises(isolation.NotIsolated, match=r"Function not implemented.*--no-twin"):
+    with pytest.raises(isolation.NotIsolated, match=r"Function not implemented.*--no-reference"):
         isolation.enter(isolated, str(tmp_path / "events.jsonl"))
     isolation.enter(GANG, str(tmp_path / "events.jsonl"))

@@ -39,7 +39,7 @@ def write(job: Job, directory: Path) -> Path:
 
 def test_a_right_resumption_is_exit_0_and_names_the_step(ccbed: Desk, tmp_path: Path) -> None:
     assert ccbed("judge", str(write(right(), tmp_path / "records"))) == 0, ccbed.out + ccbed.err
-    assert "resumed-from (step 15 on 2 ranks)" in ccbed.out and "attempt 1: 2 ranks, 15 steps" in ccbed.out
+    assert "resumed-from (step 15 on 2 ranks)" in ccbed.out and "restart 1: 2 ranks, 15 steps" in ccbed.out
 
 
 def test_a_wrong_resumption_is_exit_1_and_names_the_row(ccbed: Desk, tmp_path: Path) -> None:

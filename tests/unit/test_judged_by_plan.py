@@ -267,7 +267,7 @@ def test_what_shows_whether_the_plan_was_edited_judges_though_the_plan_does_not_
 
 
 def twinned(tmp_path: Path, *names: str) -> tuple[Path, Result]:
-    """A run with --no-twin of a workload whose default is bit-exact; the trial names ``names``."""
+    """A run with --no-reference of a workload whose default is bit-exact; the trial names ``names``."""
     own = folder(tmp_path / "own", "pass")
     file = own / "workloads/mine.py"
     file.write_text(file.read_text().replace('"never"', '"bit-exact"'))

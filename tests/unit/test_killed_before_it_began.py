@@ -143,7 +143,7 @@ def test_a_refused_run_leaves_latest_as_it_was(tmp_path: Path, catalogue: Catalo
     runs.mkdir()
     bundle.link_latest(runs, "before")
     request.provider.nodes.clear()  # type: ignore[attr-defined]
-    with pytest.raises(Exception, match="not warm"):
+    with pytest.raises(Exception, match="not ready"):
         lifecycle.launch(request)
     assert bundle.latest(runs) == "before"
     assert [path.name for path in runs.iterdir()] == ["latest"]

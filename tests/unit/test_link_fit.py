@@ -159,7 +159,7 @@ def test_auto_takes_what_the_model_expects_to_be_fastest() -> None:
     }
     assert "ring" in costs and result.seconds == costs
     assert result.name == next(iter(result.seconds)) and costs[result.name] <= min(costs.values()) * (1 + 1e-5)
-    assert "alpha 50.0 us" in result.why and "ms" in result.why
+    assert "latency 50.0 us" in result.why and "ms" in result.why
 
 
 def test_auto_says_how_far_the_others_are_and_never_goes_by_the_alphabet() -> None:

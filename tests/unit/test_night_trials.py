@@ -174,10 +174,10 @@ def test_a_keeper_that_ended_is_a_row_and_is_started_again(tmp_path: Path) -> No
 
     def kill_keeper(request: Request) -> Result:
         bed.keeper = ""
-        raise InfrastructureError("preflight: agent aaaaaa: not on keeper")
+        raise InfrastructureError("preflight: agent aaaaaa: not on host agent")
 
     code, document, _ = nightly(tmp_path, kill_keeper, bed=bed)
-    lost = [row for row in document["rows"] if row["cell"] == "node (keeper)"]
+    lost = [row for row in document["rows"] if row["cell"] == "node (host agent)"]
     assert [row["reason"] for row in lost] == ["was dead (its process has ended); brought up again"]
     assert bed.keeper
     assert code == 4
@@ -295,7 +295,7 @@ def test_a_night_without_any_node_is_broken(tmp_path: Path) -> None:
     bed, requests = FakeProvider(), list[Request]()
 
     def launch(request: Request) -> Result:
-        raise InfrastructureError("node n0 of bed local is dead, not warm")
+        raise InfrastructureError("node n0 of bed local is dead, not ready")
 
     names = ("n0", "n1", "n2", "n3")
     code, document, _ = nightly(tmp_path, launch, "suite: s\ntrials: [gemm]\n", bed, lose(bed, *names))

@@ -94,14 +94,14 @@ def test_a_keeper_that_was_killed_for_memory_is_named(tmp_path: Path, monkeypatc
     archive = tmp_path / "agent.py"
     archive.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     env = {processes.TAG_VARIABLE: "tag"}
-    with pytest.raises(RuntimeError, match="the keeper did not start: out of memory"):
+    with pytest.raises(RuntimeError, match="the host agent did not start: out of memory"):
         launch._start(tmp_path, archive, sys.executable, (), env)
 
 
 @pytest.mark.parametrize("file", ["memory.events", "memory.oom_control"])
 def test_a_keeper_that_is_gone_since_the_kernel_killed_it_for_memory_is_named(tmp_path: Path, file: str) -> None:
     """Its label has the counter of its cgroup as it began. Others killed before that, and labels of older versions, say nothing."""
-    gone = "the keeper of this bed is gone"
+    gone = "the host agent of this bed is gone"
     (tmp_path / file).write_text("oom_kill 3\n")
     assert launch.describe_loss(tmp_path) == gone
     for before, reason in (
@@ -124,6 +124,6 @@ def test_a_bed_whose_keeper_was_killed_for_memory_says_so_in_its_status_and_refu
     status = process_provider.bed_status(bed)
     reason = f"out of memory: the kernel killed a process of its cgroup (oom_kill 3 in {tmp_path})"
     assert (status.keeper_pid, status.keeper_loss) == (0, reason)
-    assert bed_view.keeper(bed, status) == f"no keeper ({reason})"
+    assert bed_view.keeper(bed, status) == f"no host agent ({reason})"
     warm = replace(beds.up(bed), keeper_pid=0, keeper_hash="", keeper_loss=reason)
-    assert results.agent(bed, warm).text == f"the keeper is gone ({reason})"
+    assert results.agent(bed, warm).text == f"the host agent is gone ({reason})"

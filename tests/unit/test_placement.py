@@ -84,17 +84,17 @@ def test_a_fault_that_aims_at_a_spare_is_refused_where_the_spare_has_a_slot() ->
     idle = trial("world: {nodes: 4}", fail="n4")
     assert planned(idle).spares == ("n4",)
     with pytest.raises(
-        UsageError, match=r"f0 \(crash-node\): n4 .* takes the slot of n1, which is in quarantine since"
+        UsageError, match=r"f0 \(crash-node\): n4 .* takes the place of n1, which is in quarantine since"
     ):
         planned(idle, placement=without("n1"))
 
 
-@pytest.mark.parametrize(("excluded", "reason"), [("n1", f"n1 {REASON}; n4 takes its slot"), ("n4", f"n4 {REASON}")])
+@pytest.mark.parametrize(("excluded", "reason"), [("n1", f"n1 {REASON}; n4 takes its place"), ("n4", f"n4 {REASON}")])
 def test_spare_alone_is_refused_with_the_node_that_costs_the_spare(excluded: str, reason: str) -> None:
     with pytest.raises(UsageError) as caught:
         planned(trial("recovery: {policy: spare}"), placement=without(excluded))
     [problem] = caught.value.problems
-    assert problem.startswith(f"recovery spare needs a warm spare; bed local has none left: {reason}: ")
+    assert problem.startswith(f"recovery spare needs a ready spare; bed local has none left: {reason}: ")
 
 
 def test_all_nodes_are_those_that_may_be_used() -> None:
@@ -151,7 +151,7 @@ def test_a_run_says_who_has_the_slot(console: Console) -> None:
     [request] = console.requests
     assert list(request.placement.quarantined) == ["n1"]
     assert "bed    local: n0 n4 n2 n3 · recovery" in output
-    assert f"note   n1 {REASON}; n4 takes its slot, not probed before" in output
+    assert f"note   n1 {REASON}; n4 takes its place, not probed before" in output
 
 
 def test_nodes_in_quarantine_are_used_on_purpose_only(console: Console) -> None:
@@ -211,7 +211,7 @@ def test_probes_of_a_night_measure_a_node_in_quarantine_and_its_other_trials_lea
     assert world(console, "allreduce") == (4, ["n1"])
     rows = {row["cell"]: row for row in document["rows"]}
     assert rows["failover"]["state"] == "skipped", "a restart is not compared with a failover to a spare"
-    assert rows["failover"]["reason"].startswith(f"no spare is left to recover with: n1 {REASON}; n4 takes its slot")
+    assert rows["failover"]["reason"].startswith(f"no spare is left to recover with: n1 {REASON}; n4 takes its place")
     [plan] = (console.root / "runs").glob("*/night.json")
     assert json.loads(plan.read_text())["quarantined"] == {"n1": REASON}
 

@@ -50,7 +50,7 @@ def test_auto_is_a_spare_while_one_is_warm_and_else_a_restart() -> None:
 
 def test_spare_alone_is_refused_where_none_is_warm() -> None:
     bed = beds.local()
-    with pytest.raises(UsageError, match="needs a warm spare; bed local has none"):
+    with pytest.raises(UsageError, match="needs a ready spare; bed local has none"):
         planned(trial("recovery: {policy: spare}"), status=beds.up(bed, n4="dead"))
 
 
@@ -62,7 +62,7 @@ def test_too_few_nodes_is_a_mistake_of_the_trial() -> None:
 
 def test_a_node_that_is_not_warm_is_a_failure_of_the_bed() -> None:
     bed = beds.local()
-    with pytest.raises(InfrastructureError, match="node n2 of bed local is dead, not warm"):
+    with pytest.raises(InfrastructureError, match="node n2 of bed local is dead, not ready"):
         planned(trial(), status=beds.up(bed, n2="dead"))
 
 
@@ -242,7 +242,9 @@ def test_a_fault_that_changes_nothing_is_refused_by_name(tmp_path: Path) -> None
     (tmp_path / "faults" / "wake_rank.py").write_text(source)
     catalogue = plugins.discover((tmp_path,))
     text = "trial: t\nworkload: train-dp\nfaults: [wake-rank: {node: 2}]\n"
-    with pytest.raises(UsageError, match=r"fault f0 \(wake-rank\): inject equals heal: the fault would change nothing"):
+    with pytest.raises(
+        UsageError, match=r"fault f0 \(wake-rank\): inject equals `heal`: the fault would change nothing"
+    ):
         plan.plan(
             parse_trial.parse(text, "t.yml", catalogue, []), beds.local(), beds.up(beds.local()), catalogue,
             run="r", payload="/p", capabilities={"localhost": frozenset({"signal"})},

@@ -121,5 +121,5 @@ def test_the_rows_of_the_state_are_a_table_of_the_page() -> None:
     run = wrong("lr").run()
     (row,) = tables.verdicts(dataclasses.replace(run, verdicts=(ask(run, "resume-complete"),)))
     parts = {part: (attempt, state) for attempt, part, state, _ in row.parts}
-    assert parts["learning rate"] == ("attempt 1", "fail") and parts["weights"] == ("attempt 1", "pass")
+    assert parts["learning rate"] == ("restart 1", "fail") and parts["weights"] == ("restart 1", "pass")
     assert len(parts) == 8

@@ -295,7 +295,7 @@ def test_the_rounding_of_a_first_step_may_show_in_the_optimizer_alone(
 
     own = dataclasses.replace(facts({}), digests=digests("a"))
     twin = dataclasses.replace(reference({}), digests=digests("b"))
-    text = "rank 0: weights and optimizer equal the twin's until step 25 and differ from the next on"
+    text = "rank 0: weights and optimizer equal the reference run's until step 25 and differ from the next on"
     assert rounding.beyond(own, twin, rounding.LEAST) == (None if is_explained else (26, text))
 
 

@@ -33,7 +33,7 @@ VOID = {"meta", "br", "hr", "img", "link", "input"}
 PARTIAL: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
     "whole": ({}, {}, True),
     "no failover": ({}, {"failovers": (), "faults": ()}, True),
-    "no twin": ({"twin": None}, {}, True),
+    "no reference run": ({"twin": None}, {}, True),
     "no steps": ({"files": run_builder.Files()}, {"step": 0, "loss": None, "goodput": None}, True),
     "no history": ({"history": History()}, {"failovers": (), "faults": (), "slots": (), "duration_s": 0.0}, False),
     "no verdicts": ({"verdicts": ()}, {}, True),
@@ -44,7 +44,11 @@ PARTIAL: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
         True,
     ),
     "not finished": ({"verdicts": ()}, {"outcome": "running", "step": 31, "steps": None, "loss": None}, True),
-    "failed early": ({"verdicts": ()}, {"outcome": "failed", "reason": "no gang", "failovers": (), "step": 0}, False),
+    "failed early": (
+        {"verdicts": ()},
+        {"outcome": "failed", "reason": "no worker group", "failovers": (), "step": 0},
+        False,
+    ),
     "not recovered": ({}, {"failovers": (run_builder.failover(ttr_s=None, phases=(), milestones=()),)}, True),
     "recovery broken off": (
         {},
@@ -115,12 +119,19 @@ def test_the_page_begins_with_the_verdict_sentence(monkeypatch: pytest.MonkeyPat
     assert "<h1>Your job survived: node n2 lost at step 30, back in 0.16 s.</h1>" in text
     assert text.index("<h1>") < text.index('<table class="rungs">') < text.index("<h2")
     for rung in ("survived", "resumed whole", "exact"):
-        assert f'<th scope="row">{rung}</th><td class="yes">yes</td>' in text
+        assert re.search(rf'<th scope="row">(<abbr title="[^"]*">)?{rung}(</abbr>)?</th><td class="yes">yes</td>', text)
 
 
 def test_the_page_shows_each_phase_with_its_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
     text = page(monkeypatch)
-    for label in ("detect 4.0 ms", "stop 9.0 ms", "store 22 ms", "join 67 ms", "restore 21 ms", "step 35 ms"):
+    for label in (
+        "noticed 4.0 ms",
+        "stopped 9.0 ms",
+        "store 22 ms",
+        "joined 67 ms",
+        "restored 21 ms",
+        "first step 35 ms",
+    ):
         assert f">{label}</text>" in text
 
 
@@ -147,17 +158,17 @@ def test_evidence_that_is_a_run_is_a_link_to_its_page() -> None:
     verdict = Verdict(check="bit-exact", outcome="pass", text="equal", evidence=evidence)
     run = dataclasses.replace(history.reference(), verdicts=(verdict,), has_twin_beside=True)
     page = html.render(run)["index.html"].decode()
-    assert '<b>twin</b> <a href="../../dp-ring-twin-b927/report/index.html">dp-ring-twin-b927</a></li>' in page
-    assert "<b>steps</b> attempt 1: 20 </li>" in page
-    assert "<b>differs from step</b> 23 </li>" in page and "<b>control</b> ../../&lt;b&gt;</li>" in page
+    assert '<b>reference run</b> <a href="../../dp-ring-twin-b927/report/index.html">dp-ring-twin-b927</a></li>' in page
+    assert "<b>steps</b> restart 1: 20 </li>" in re.sub(r'<abbr title="[^"]*">|</abbr>', "", page)
+    assert "<b>differs from step</b> 23 </li>" in page and "<b>restarted reference</b> ../../&lt;b&gt;</li>" in page
     away = html.render(dataclasses.replace(run, has_twin_beside=False))["index.html"].decode()
-    assert "<b>twin</b> dp-ring-twin-b927 </li>" in away, "of another directory"
+    assert "<b>reference run</b> dp-ring-twin-b927 </li>" in away, "of another directory"
 
 
 def test_every_event_of_ccbed_has_a_sentence_of_its_own_fields() -> None:
     fields: dict[str, set[str]] = {}
     for (name, _), cls in REGISTRY.items():
-        fields.setdefault(name, {"node", "attempt", "count", "iterations"}).update(
+        fields.setdefault(name, {"node", "start", "count", "iterations"}).update(
             field.name
             for field in dataclasses.fields(cls)  # type: ignore[arg-type]
         )

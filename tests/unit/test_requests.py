@@ -44,7 +44,7 @@ REQUESTS: dict[str, type] = {
     "judge": judged_records.JudgeRequest, "logs": logs.LogsRequest, "report": report.ReportRequest, "watch": watch.WatchRequest,
 }  # fmt: skip
 #: Verbs of the command line itself: they have no use case, or only verbs below them.
-WITHOUT_REQUEST = {"completion", "config", "baseline", "bundle", "checkpoint", "image"}
+WITHOUT_REQUEST = {"completion", "config", "baseline", "bundle", "checkpoint", "image", "help"}
 #: Options of a verb that are no part of what is asked for: how it is shown, and the session's own.
 SHOWN = {"as_json", "quiet", "verbose", "help"}
 

@@ -120,7 +120,11 @@ def test_a_host_without_a_keeper_or_that_was_left_out_gets_none() -> None:
     spec = replace(bed(), hosts=(HostSpec(name="h1"), HostSpec(name="h2")))
     status = replace(beds.up(spec), hosts=(HostStatus(name="h1"), HostStatus(name="h2", keeper_pid=7)))
     plan = made(trial("world: {nodes: 2}\nrecovery: {policy: replace, replace_wait: 1s}"), spec, status)
-    assert plan.hosts == {"h1": "had no keeper when the run began", "h2": "", "h3": "was drained when the run began"}
+    assert plan.hosts == {
+        "h1": "had no host agent when the run began",
+        "h2": "",
+        "h3": "was drained when the run began",
+    }
     assert plan.replacements == ()
 
 
@@ -164,7 +168,7 @@ def test_hosts_of_one_machine_have_one_keeper_whose_events_are_counted_together(
     begin = book.events[0]
     local = replace(begin, value={**begin.value, "cursors": {"keeper/events.jsonl": 0}})
     assert order.disorder(History(tuple(book.events))) == ()
-    assert order.disorder(History((local, *book.events[1:]))), "the fake hosts have a keeper each"
+    assert order.disorder(History((local, *book.events[1:]))), "the fake hosts have a host agent each"
 
 
 @pytest.mark.parametrize(("is_shown", "outcome"), [(True, "pass"), (False, "unknown")])

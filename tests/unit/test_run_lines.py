@@ -34,14 +34,14 @@ def lines_of(run: Run, events: History | None = None) -> list[str]:
 def test_a_failover_is_told_from_the_hold_to_the_first_step() -> None:
     lines = lines_of(history.reference())
     labels = [line.split(":")[0] for line in lines]
-    order = ["attempt 0", "step 30", "FAULT", "detected", "attempt 1", "resume", "step 26", "finished"]
+    order = ["start", "step 30", "FAULT", "noticed", "restart 1", "resume", "step 26", "finished"]
     assert [label for label in labels if label in order][: len(order)] == [
-        "attempt 0", "step 30", "FAULT", "detected", "attempt 1", "resume", "attempt 1", "step 26",
+        "start", "step 30", "FAULT", "noticed", "restart 1", "resume", "restart 1", "step 26",
     ]  # fmt: skip
-    assert "attempt 0: 4 ranks on n0 n1 n2 n3" in lines
-    assert "step 30: n2 held in allreduce; n0 n1 n3 are inside the same collective" in lines
-    assert "attempt 1: n2 lost: spare; rank 2 is now on n4" in lines
-    assert "attempt 1: 4 ranks now on n0 n1 n4 n3" in lines
+    assert "start: 4 ranks on n0 n1 n2 n3" in lines
+    assert "step 30: n2 waits in allreduce for its fault; n0 n1 n3 are inside the same collective" in lines
+    assert "restart 1: n2 lost: spare; rank 2 is now on n4" in lines
+    assert "restart 1: 4 ranks now on n0 n1 n4 n3" in lines
 
 
 def test_steps_after_a_restart_count_from_the_beginning_of_the_job() -> None:
@@ -50,15 +50,15 @@ def test_steps_after_a_restart_count_from_the_beginning_of_the_job() -> None:
         dataclasses.replace(item, value={**item.value, "offset": 20}) if item.f == "rank.step" and item.epoch else item
         for item in run.history.events
     )
-    assert "step 46: first step of attempt 1 done on all ranks" in lines_of(run, History(events))
+    assert "step 46: first step of restart 1 done on all ranks" in lines_of(run, History(events))
 
 
 def test_a_clean_run_is_told_in_few_lines() -> None:
-    assert [line.split(":")[0] for line in lines_of(history.clean())] == ["attempt 0", "finished"]
+    assert [line.split(":")[0] for line in lines_of(history.clean())] == ["start", "finished"]
 
 
 def test_ranks_that_leave_because_their_node_was_lost_are_not_told_as_losses() -> None:
-    assert len([line for line in lines_of(history.reference()) if line.startswith("detected")]) == 1
+    assert len([line for line in lines_of(history.reference()) if line.startswith("noticed")]) == 1
 
 
 def test_a_fault_that_took_long_is_told_with_its_beginning() -> None:
@@ -114,9 +114,9 @@ def test_a_probe_is_shown_as_soon_as_it_ends() -> None:
 
 def test_a_replacement_is_not_called_back_and_a_bed_that_is_not_restored_not_as_up_left_it() -> None:
     run = history.reference()
-    assert summary._healed(run.history) == "n2 back and warm; the bed is as `up` left it"
+    assert summary._healed(run.history) == "n2 back and ready; the bed is as `up` left it"
     broken = history.changed(run, "run.end", value={"kind": "infrastructure"})
-    assert summary._healed(broken.history) == "n2 back and warm"
+    assert summary._healed(broken.history) == "n2 back and ready"
     begin = run.history.events[0].value["nodes"]
     started = history.changed(run, "run.begin", value={"nodes": {**begin, "n2": {**begin["n2"], "incarnation": ""}}})
     assert summary._healed(started.history) == "the bed is as `up` left it"
@@ -169,7 +169,5 @@ def test_a_rank_that_was_killed_for_memory_is_detected_with_the_reason() -> None
         ended = RankExit(rank=1, pid=7, code=code, last_step=None, error="out of memory: the kernel killed it")
         return lines_of(run, History((event(ended, at=at, source=source, epoch=0, node="n1"),)))
 
-    assert lines(-9) == [
-        "detected: rank.exit rank 1 on n1, code -9 (out of memory: the kernel killed it), by exit watch"
-    ]
-    assert lines(1) == ["detected: rank.exit rank 1 on n1, code 1, by exit watch"]
+    assert lines(-9) == ["noticed: rank 1 on n1 exited, code -9 (out of memory: the kernel killed it)"]
+    assert lines(1) == ["noticed: rank 1 on n1 exited, code 1"]

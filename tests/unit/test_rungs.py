@@ -92,7 +92,7 @@ def test_lost_random_states_are_accepted_with_a_note_and_a_fix() -> None:
     assert (states(run), outcome(run), outcome(run, "exact")) == (("yes", "yes", "yes"), "pass", "pass")
     assert "accepted: random states (not restored on ranks 0-1)" in whole.text
     assert "torch.get_rng_state()" in whole.fix
-    assert "with random states put back, a restart by itself equals the twin" in exact.text
+    assert "with random states put back, a restart by itself equals the reference run" in exact.text
     complete = next(verdict for verdict in run.verdicts if verdict.check == "resume-complete")
     assert "accepted: RNG (not restored on ranks 0-1)" in complete.text
     assert "RNG" not in complete.text.partition(" as before")[0]
@@ -366,7 +366,7 @@ def test_a_run_ends_with_at_most_twelve_lines(
     rows = {"attempt 1": {part: {"result": result, "text": LONG} for part in parts.PARTS}}
     made = tuple(Verdict(check=name, outcome=result, text=LONG, evidence={"rows": rows}) for name in checks)
     out = ended(run_builder.run(verdicts=made), outcome, tmp_path / "runs" / "r")
-    lines = out[out.index("failover ") :].splitlines()
+    lines = out[out.index("recovery ") :].splitlines()
     assert len(lines) <= 12, out
     assert [line.split()[0] for line in lines if line.startswith(("survived", "resumed", "exact"))] == [
         "survived",
@@ -465,7 +465,7 @@ def test_a_job_that_fails_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyP
         check="finished", outcome="fail", text="rank 2 (n2) left with exit code 1: NameError: name 'foo' is not defined"
     )
     text = ended(run_builder.run(verdicts=(bad, verdict("resume-complete", "unknown"))), "failed", tmp_path)
-    assert "log       rank 2 on n2, attempt 0 at broken.py:3, last lines:" in text
+    assert "log       rank 2 on n2, first start at broken.py:3, last lines:" in text
     assert "FAIL      Your job did not come back: rank 2 (n2) left with exit code 1: NameError" in text
     assert "resumed whole  unknown   the job did not come back" in text
 
@@ -485,7 +485,7 @@ def test_a_failed_rank_shows_its_error_and_not_the_stack_of_its_stop(
     monkeypatch.setattr(views, "failed_rank", lambda run, lines: failed)
     bad = Verdict(check="finished", outcome="fail", text="stalled")
     text = ended(run_builder.run(verdicts=(bad, verdict("resume-complete", "unknown"))), "failed", tmp_path)
-    assert "log       rank 1 on n1, attempt 0 at train.py:12, last lines:" in text
+    assert "log       rank 1 on n1, first start at train.py:12, last lines:" in text
     assert "RuntimeError: Connection reset by peer" in text and "runpy" not in text
 
 

@@ -41,7 +41,7 @@ def compared(job: Job, other: Twin | None) -> Verdict:
 def test_a_job_that_resumed_rightly_equals_its_twin(about: dict[str, Any]) -> None:
     verdict = compared(right(**about), twin(**about))
     assert verdict.outcome == "pass", verdict.text
-    assert "of 2 ranks equal to the twin, to step 30" in verdict.text
+    assert "of 2 ranks equal to the reference run, to step 30" in verdict.text
 
 
 def test_that_no_step_after_the_resumption_changed_the_weights_is_said() -> None:
@@ -68,7 +68,7 @@ def test_that_no_step_after_the_resumption_changed_the_weights_is_said() -> None
 def test_a_difference_after_the_failover_is_unknown_without_a_control(part: str) -> None:
     verdict = compared(wrong(part), twin())
     assert verdict.outcome == "unknown"
-    assert " from the twin" in verdict.text and "without a restart control" in verdict.text
+    assert " from the reference run" in verdict.text and "without a restarted reference" in verdict.text
 
 
 def test_a_job_that_does_not_repeat_itself_is_named() -> None:
@@ -102,7 +102,7 @@ def test_without_digests_after_the_failover_nothing_is_shown() -> None:
     early = {rank: {n: d for n, d in own.items() if training.step_of(n) <= 15} for rank, own in other.digests.items()}
     verdict = compared(right(), dataclasses.replace(other, digests=early))
     assert (verdict.outcome, "no digest of rank 0, 1 after step 15" in verdict.text) == ("unknown", True)
-    assert "no twin to compare with" in compared(right(), None).text
+    assert "no reference run to compare with" in compared(right(), None).text
 
 
 def test_a_twin_without_digests_after_the_failover_leaves_the_comparison_to_the_restart_control() -> None:
@@ -120,7 +120,7 @@ def test_a_twin_without_digests_after_the_failover_leaves_the_comparison_to_the_
 def test_another_number_of_steps_is_named() -> None:
     job = Job().attempt(0, 0, 18).attempt(1, 15, 28, ends=True)
     verdict = compared(job, twin())
-    assert (verdict.outcome, "the run made 28 steps, its twin 30" in verdict.text) == ("unknown", True)
+    assert (verdict.outcome, "the run made 28 steps, its reference run 30" in verdict.text) == ("unknown", True)
 
 
 def test_steps_that_were_given_up_are_not_compared() -> None:
@@ -134,7 +134,7 @@ def test_steps_that_were_given_up_are_not_compared() -> None:
 def test_a_twin_that_wrote_where_the_run_may_read_makes_the_comparison_unknown() -> None:
     """As those of bundles from before references were kept from the files of others."""
     verdict = compared(right(), dataclasses.replace(twin(), paths=("/ckpt/15.pt",)))
-    assert (verdict.outcome, "the twin wrote /ckpt/15.pt" in verdict.text) == ("unknown", True)
+    assert (verdict.outcome, "the reference run wrote /ckpt/15.pt" in verdict.text) == ("unknown", True)
 
 
 def control(job: Job, base: int = 15) -> Control:
@@ -302,7 +302,9 @@ def test_random_states_are_named_where_they_differ_before_all_else(
     job = diverging(weights, generator)
     verdict = judged(job, "bit-exact", control(job))
     assert (verdict.outcome, "a restart by itself has the same flaw" in verdict.text) == ("fail", True), verdict.text
-    text = f"random states (torch) of rank 0 differ from the twin's from step {generator} on, before all else: "
+    text = (
+        f"random states (torch) of rank 0 differ from the reference run's from step {generator} on, before all else: "
+    )
     assert (text in verdict.text) is is_named, verdict.text
     assert (verdict.evidence.get("differs_first") == "RNG") is is_named
 

@@ -167,15 +167,15 @@ def test_a_path_of_the_user_is_relative_to_the_file_as_well(ccbed: Desk) -> None
 #: name no path. A new option belongs here, in ``files.PATHS``, or among those that are refused.
 _HARMLESS = """
 accept algorithm all-gather all-reduce args ask-vault-pass asynchronous at attention auto-s backend batch bed broadcast bucket-mb
-budget checkpoint-every checkpoint-retry-s cold csv dataset detach digest-every disk-mib disk-tool drain dry-run dtype dtypes
-each-node each-pair ep epoch epochs exit-timeout-s experts fail-node fail-on fail-over fault ffn follow fresh-probe gap-ms
+budget checkpoint-every checkpoint-retry-s close cold csv dataset detach digest-every disk-mib disk-tool drain dry-run dtype dtypes
+each-node each-pair ep ephemeral epochs exit-timeout-s experts fail-node fail-on fail-over fault ffn follow fresh-probe gap-ms
 gap-scale gather gpu-memory gpus grace grace-s groups grow-after heads hidden in-turn input items iterations
 jobid json keep keep-last keep-size kind kv-heads layers like limit lines link loss-band lr margin max-restarts
 max-unavailable memory-mib metric microbatches nic-mib night nnodes node noise nproc older-than only operation operator
 optimizer outcome over passes plots pp precision precision-s prepare probe probe-s probe-spares probes quick quiet rank
 ranks-per-node reason rebuild recompute recovery reference repeat repeat-s repeats replace-wait require reshard rounds save-grace-s scatter
-secret seed sequence sequence-parallel shares since sizes step-min-ms step-regex steps stop-at strategy style systems
-table tag tee timeout timeout-s tokens topk tp trial twin verbose verify vocabulary wait wall warmup world zero
+secret seed sequence sequence-parallel shares since sizes start step-min-ms step-regex steps stop-at strategy style systems
+table tag tee timeout timeout-s tokens topk tp trial verbose verify vocabulary wait wall warmup world zero
 """
 HARMLESS = set(_HARMLESS.split())
 #: Parameters with the name of an option that is in another class.

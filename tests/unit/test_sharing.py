@@ -60,7 +60,7 @@ def test_a_spare_that_does_not_share_it_is_left_out_and_named() -> None:
     both = planned(trial("recovery: {policy: [spare, restart]}", fail="2"), gaps=gaps)
     assert (both.policy, both.spares) == (("spare", "restart"), ())
     with pytest.raises(
-        UsageError, match=r"needs a warm spare that shares .*; none does: n4: n4 does not see n1: mount"
+        UsageError, match=r"needs a ready spare that shares .*; none does: n4: n4 does not see n1: mount"
     ):
         planned(trial("recovery: {policy: spare}", fail="2"), gaps=gaps)
 

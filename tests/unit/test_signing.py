@@ -159,17 +159,17 @@ def test_the_keepers_signature_covers_every_file(directory: Path, tmp_path: Path
     assert ccbed("verify", directory)[0] == 0, "without the key nobody notices it here"
     (directory / seal.KEEPERS_SIGNATURES).unlink()
     code, text = ccbed("verify", directory, "--bed-key", key)
-    assert (code, "no keeper has signed it" in text) == (2, True)
+    assert (code, "no host agent has signed it" in text) == (2, True)
 
 
 def test_check_says_which_lines_of_keepers_are_unsigned(directory: Path) -> None:
-    assert views.agreement(bundle.load(directory)).signatures == "no keeper signed them"
+    assert views.agreement(bundle.load(directory)).signatures == "no host agent signed them"
     seal.seal(directory, lambda digest: {"keeper": "00", "keeper-h1": "00"})
-    assert views.agreement(bundle.load(directory)).signatures == "keepers' signatures: 2, not checked here"
+    assert views.agreement(bundle.load(directory)).signatures == "host agents' signatures: 2, not checked here"
     (directory / "keepers/keeper").mkdir(parents=True)
     (directory / "keepers/keeper/events.jsonl").write_text(unsigned_line(directory))
     texts = [doubt.text for doubt in views.agreement(bundle.load(directory)).doubts]
-    assert "keepers/keeper/events.jsonl: 1 lines without a keeper's signature" in texts
+    assert "keepers/keeper/events.jsonl: 1 lines without a host agent's signature" in texts
 
 
 def unsigned_line(directory: Path) -> str:

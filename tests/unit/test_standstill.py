@@ -96,7 +96,9 @@ def test_a_stopped_rank_is_named() -> None:
 def test_ranks_that_have_left_while_others_wait_are_named() -> None:
     report = _decide(replace(QUIET, left=(2,)), _done({0: REDUCE, 1: REDUCE}))
     assert report.culprit == 2
-    assert report.reason.startswith("the gang stands still for 31 s: rank 2 has left; ranks 0 and 1 wait for peers")
+    assert report.reason.startswith(
+        "the worker group stands still for 31 s: rank 2 has left; ranks 0 and 1 wait for peers"
+    )
 
 
 def test_if_all_wait_no_rank_is_the_culprit() -> None:

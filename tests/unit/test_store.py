@@ -151,11 +151,11 @@ def test_a_page_links_the_twin_only_where_it_lies_beside_the_run(tmp_path: Path)
     )  # fmt: skip
     (directory / bundle.TWIN).write_text(json.dumps(codec.plain(twin)))
     text = f"{twin_run.name} (k)"
-    linked = dict(html._linked(bundle.load(directory), [("twin", text)]))
-    assert f'href="../../{twin_run.name}/report/index.html"' in linked["twin"]
+    linked = dict(html._linked(bundle.load(directory), [("reference run", text)]))
+    assert f'href="../../{twin_run.name}/report/index.html"' in linked["reference run"]
     (tmp_path / "elsewhere").mkdir()
     twin_run.rename(tmp_path / "elsewhere" / twin_run.name)
-    assert html._linked(bundle.load(directory), [("twin", text)]) == [("twin", text)]
+    assert html._linked(bundle.load(directory), [("reference run", text)]) == [("reference run", text)]
 
 
 def test_no_run_is_a_mistake_of_the_user(tmp_path: Path) -> None:
@@ -388,7 +388,7 @@ def test_a_twin_of_fewer_ranks_or_under_another_key_is_not_used(tmp_path: Path) 
     with pytest.raises(twin_runs.DamagedTwinError, match="it has no losses of rank 1, 2"):
         twin_runs.read_cached(tmp_path, "k1", 3)
     (tmp_path / "twins/k1.json").rename(tmp_path / "twins/k2.json")
-    with pytest.raises(twin_runs.DamagedTwinError, match="it is the twin of key k1"):
+    with pytest.raises(twin_runs.DamagedTwinError, match="it is the reference run of key k1"):
         twin_runs.read_cached(tmp_path, "k2", 1)
 
 

@@ -22,12 +22,12 @@ def test_an_interrupted_twin_leaves_the_run_complete(
 ) -> None:
     def make(*_: Any) -> None:
         if is_interrupted:
-            raise Interrupted("interrupted in the twin, t-twin")
+            raise Interrupted("interrupted in the reference run, t-twin")
 
     ended: list[Path] = []
     monkeypatch.setattr(bundle, "stage", lambda directory: "ended")
     monkeypatch.setattr(twin_runs, "_is_open", lambda request, directory: True)
-    monkeypatch.setattr(twin_runs, "_is_comparable", lambda directory: True)
+    monkeypatch.setattr(twin_runs, "_is_comparable", lambda request, directory: True)
     monkeypatch.setattr(twin_runs, "_outside_files", lambda request, directory: ())
     monkeypatch.setattr(twin_runs, "_make", make)
     monkeypatch.setattr(beds, "end_twin", ended.append)
@@ -37,7 +37,7 @@ def test_an_interrupted_twin_leaves_the_run_complete(
     )
     (tmp_path / "work").mkdir()
     assert twin_runs.provide_after(request, tmp_path) == is_interrupted
-    note = "interrupted in the twin, t-twin; the run itself is complete and is judged without a twin"
+    note = "interrupted in the reference run, t-twin; the run itself is complete and is judged without a reference run"
     assert notes == [note] * is_interrupted
     assert ended == [Path("/bed")] and not (tmp_path / "work").exists()
 
@@ -51,7 +51,7 @@ def test_no_reference_run_follows_a_resumed_run_twice_or_after_its_end(
     monkeypatch.setattr(bundle, "stage", lambda directory: "closed" if why_not == "it is closed" else "ended")
     monkeypatch.setattr(bundle, "is_sealed", lambda directory: why_not == "it is sealed")
     monkeypatch.setattr(twin_runs, "_is_open", lambda request, directory: why_not != "another run is open")
-    monkeypatch.setattr(twin_runs, "_is_comparable", lambda directory: True)
+    monkeypatch.setattr(twin_runs, "_is_comparable", lambda request, directory: True)
     monkeypatch.setattr(twin_runs, "_make", lambda *_: pytest.fail("made"))
     request: Any = SimpleNamespace(twin_after=True, stop=why_not == "it is stopped", on_note=pytest.fail)
     (tmp_path / "work").mkdir()

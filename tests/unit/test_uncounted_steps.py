@@ -112,7 +112,7 @@ def test_the_view_knows_no_step_and_no_goodput(view: views.RunView) -> None:
 def test_the_terminal_says_once_how_it_came_back(run: Run, view: views.RunView) -> None:
     lines = list(summary._failovers(run, view))
     message = sentence.sentence(run.trial, view)
-    assert lines[0].endswith("; back and finished") and "back and finished" in message
+    assert lines[0].startswith("recovery  back and finished: noticed ") and "back and finished" in message
     assert not any(
         word in "\n".join([*lines, message]) for word in ("not back", "redone", "goodput", "step 0", " 0 steps")
     )
@@ -129,7 +129,7 @@ def test_the_reports_leave_out_what_is_not_known(run: Run, view: views.RunView) 
     assert html.figures(run, view, NO_LOSSES)[0][1] == "not reported"
     text = markdown.render(run)["summary.md"].decode()
     assert "back and finished" in text and "not back" not in text
-    assert "resumed from not known; steps redone: not known; caught up after not known" in text
+    assert "resumed from not known; steps redone: not known, after not known" in text
 
 
 def test_the_metrics_leave_out_what_is_not_known(run: Run) -> None:
@@ -151,8 +151,8 @@ def test_steps_without_a_duration_have_no_goodput(run: Run) -> None:
 @pytest.mark.parametrize(
     ("check", "text"),
     [
-        ("same-resume-step", "attempt 1: no rank has a record of its training"),
-        ("resumed-newest", "attempt 1: no rank has a record of its training"),
+        ("same-resume-step", "restart 1: no rank has a record of its training"),
+        ("resumed-newest", "restart 1: no rank has a record of its training"),
         ("recovered-within", "the script reported no step, so the time to recover is not known"),
     ],
 )

@@ -143,7 +143,7 @@ def test_a_file_that_two_ranks_wrote_at_once_holds_the_weights_of_neither() -> N
     job = changed(job, setting(watch.State, 0, weights=mixed), attempt=1)
     job = changed(job, setting(watch.Owner, sharded=False, shards=()), attempt=1)
     verdict = ask(job.run(), "resumed-from")
-    text = "attempt 1: rank 0 (n0) loaded /ckpt/15.pt, which holds the weights of no step: ranks 0, 1 saved different weights"
+    text = "restart 1: rank 0 (n0) loaded /ckpt/15.pt, which holds the weights of no step: ranks 0, 1 saved different weights"
     assert verdict.outcome == "fail" and text in verdict.text, verdict.text
 
 
@@ -151,13 +151,13 @@ def test_two_models_in_files_of_their_own_are_no_checkpoint_but_something_was_sa
     """As a GAN that saves its generator and its discriminator."""
     job = changed(Job().attempt(0, 0, 18), setting(watch.Saved, weights=None, matched=0.54))
     verdict = ask(job.attempt(1, 0, 30, ends=True).run(), "resumed-from")
-    text = "attempt 1: began at step 0, no file that was saved holds all weights (5.pt: 54% of the tensors)"
+    text = "restart 1: began at step 0, no file that was saved holds all weights (5.pt: 54% of the tensors)"
     assert (verdict.outcome, verdict.text) == ("unknown", text)
     verdict = ask(Job(saves=False).attempt(0, 0, 18).attempt(1, 0, 30, ends=True).run(), "resumed-from")
-    assert verdict.text == "attempt 1: began at step 0, nothing had been saved"
+    assert verdict.text == "restart 1: began at step 0, nothing had been saved"
     job = Job(saves=False).attempt(0, 0, 18).attempt(1, 0, 30, ends=True, loaded=5)
     verdict = ask(changed(job, setting(watch.Load, sha256=None, weights=digest("weights", 0))).run(), "resumed-from")
-    assert verdict.text == "attempt 1: began at step 0, nothing had been saved in this run; it loaded /ckpt/5.pt"
+    assert verdict.text == "restart 1: began at step 0, nothing had been saved in this run; it loaded /ckpt/5.pt"
 
 
 def test_a_file_that_one_rank_tore_is_not_whole_because_another_rank_wrote_it_later() -> None:
@@ -361,7 +361,7 @@ def apart(*steps: int) -> Job:
         (tuple(range(1, 18)), "skipped", "differ after step 1: they train on their own"),
         ((1, 2, 3, 5, 6, 7), "skipped", "differ after step 1: they train on their own"),
         ((5, 6, 7), "skipped", "differ after step 5 and are equal after step 8: they share their weights now and then"),
-        (tuple(range(5, 18)), "fail", "attempt 0: rank 1 and rank 0 have different weights after step 5"),
+        (tuple(range(5, 18)), "fail", "first start: rank 1 and rank 0 have different weights after step 5"),
     ],
     ids=["independent", "local SGD", "averaged now and then", "corrupted"],
 )

@@ -41,7 +41,7 @@ GOOD = Requirement(name="address", outcome="ok", text="ok")
 
 def test_a_failed_preflight_is_repeated_by_the_next_up(desk: Desk, requirements: list[Requirement]) -> None:
     requirements += [BAD, BAD, GOOD]
-    running = ["next: left running: the keeper, nodes n0 n1 n2 n3 n4; to remove it: ccbed down local"]
+    running = ["next: left running: the host agent, nodes n0 n1 n2 n3 n4; to remove it: ccbed down local"]
     for left in (running, []):
         assert desk("up", "local.yml") == 4
         assert "  preflight   address eth9 FAILED\n" in desk.out
@@ -49,7 +49,7 @@ def test_a_failed_preflight_is_repeated_by_the_next_up(desk: Desk, requirements:
         assert desk.err.splitlines() == [*reason, *left]
     assert desk("up", "local.yml") == 0
     assert desk.out.splitlines()[0] == "  preflight   address ok"
-    assert "nothing to change, 5 of 5 warm" in desk.out
+    assert "nothing to change, 5 of 5 ready" in desk.out
     assert desk("up", "local.yml") == 0, "it asks no more: there is nothing left to say"
     assert desk.out.startswith("bed local: nothing to change")
 
@@ -79,7 +79,7 @@ def test_an_up_that_the_machine_stops_ends_with_what_is_left_running(
     assert desk("up", "local.yml") == 4
     assert f"error: {problem}" in desk.err
     last = desk.err.splitlines()[-1]
-    assert last == "next: left running: the keeper, nodes n0 n1 n2 n3 n4; to remove it: ccbed down local"
+    assert last == "next: left running: the host agent, nodes n0 n1 n2 n3 n4; to remove it: ccbed down local"
 
 
 def test_a_bed_that_is_taken_down_leaves_no_doubt_behind(desk: Desk, requirements: list[Requirement]) -> None:

@@ -412,7 +412,7 @@ def test_a_loss_after_which_no_process_began_leaves_nothing_to_judge() -> None:
     run = dataclasses.replace(job.run(), history=History((lost,)))
     verdict = ask(run, "resumed-from")
     assert verdict.outcome == "unknown"
-    assert "attempt 0, restart 1: no rank has a record of its training" in str(verdict.evidence)
+    assert "first start, restart 1: no rank has a record of its training" in str(verdict.evidence)
 
 
 def test_a_rank_that_was_watched_before_is_not_said_to_have_no_watcher() -> None:
@@ -483,7 +483,7 @@ def test_a_twin_shows_what_no_state_of_the_run_does() -> None:
         key="k", run="t", losses=facts.losses, digests=facts.digests, steps=30, faults=0, restarts=0, final_loss=0.0
     )
     beside = ask(dataclasses.replace(job.run(), twin=twin), "resume-complete").evidence["rows"]["attempt 1"]
-    assert beside["optimizer"] == {"result": "pass", "text": "equal to that of the twin after step 15"}
+    assert beside["optimizer"] == {"result": "pass", "text": "equal to that of the reference run after step 15"}
     other = {rank: dict.fromkeys(digests, "ff" * 8) for rank, digests in facts.digests.items()}
     apart = dataclasses.replace(job.run(), twin=dataclasses.replace(twin, digests=other))
     assert ask(apart, "resume-complete").evidence["rows"]["attempt 1"]["optimizer"]["result"] == "unknown"

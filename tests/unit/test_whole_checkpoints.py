@@ -89,7 +89,7 @@ def test_a_load_of_a_torn_file_that_ends_all_ranks_is_named_with_the_step_that_w
     assert f"ranks 0-1 tried step 15 ({TORN}), whose save was cut{lack}; step 10 was whole" in verdict.text
     assert f"ranks 0-1 could not load {TORN}{lack}, and made no step" in ask(job.run(), "resume-complete").text
     checks = [ask(job.run(), name) for name in ("finished", "resume-complete", "resumed-newest")]
-    assert "resumed-newest fails: attempt 0, restart 1: ranks 0-1 tried step 15" in sentence(
+    assert "resumed-newest fails: first start, restart 1: ranks 0-1 tried step 15" in sentence(
         job.run().trial, view(job.run().trial, job.run().history), checks
     )
 

@@ -42,7 +42,7 @@ def test_without_shared_blocks_too_much_is_refused_and_nothing_is_left(
     monkeypatch.setattr(work_dirs, "FICLONE", 0)
     with pytest.raises(UsageError, match="would be copied") as error:
         work_dirs.copy_project(project, tmp_path / "copy")
-    assert "--no-twin" in error.value.hint
+    assert "--no-reference" in error.value.hint
     assert not (tmp_path / "copy").exists()
 
 

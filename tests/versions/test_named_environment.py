@@ -129,4 +129,4 @@ def test_a_script_that_loses_a_node_resumes_there(state: Path, tmp_path: Path, m
     assert sum(f"torch {version()[1]}" in log for log in logs) == 4
     resumed = {int(step) for log in logs for step in re.findall(r"from step (\d+)", log)}
     assert 0 in resumed
-    assert max(resumed) > 0, "the second attempt resumed from a checkpoint"
+    assert max(resumed) > 0, "the second start resumed from a checkpoint"

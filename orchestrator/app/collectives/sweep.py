@@ -99,7 +99,10 @@ def _run(session: Session, request: SweepRequest, bed: BedSpec) -> Swept:
     )  # fmt: skip
     directory, night = _begun(session, request, bed, trial)
     round_request = RunRequest(
-        trial=TrialRef(name=request.trial), twin=False, bed=request.bed, output=OutputRequest(runs_dir=request.runs_dir)
+        trial=TrialRef(name=request.trial),
+        reference=False,
+        bed=request.bed,
+        output=OutputRequest(runs_dir=request.runs_dir),
     )
     once = functools.partial(run_one.run_once, session, round_request, checked)
     judge = _judge_pairs if request.each_pair else functools.partial(_judge_nodes, quarantined=quarantined)

@@ -225,7 +225,7 @@ class NightTrials:
         if away != self._away:
             self._away = away
             self._built.clear()
-        ending = f"cannot be brought up again: {reason}" if reason else "is still not warm"
+        ending = f"cannot be brought up again: {reason}" if reason else "is still not ready"
         endings = dict.fromkeys(away, ending) | dict.fromkeys(bed_inputs.drained_nodes(self.bed), "it gets no rank")
         back = {name: f"was {state}; brought up again" for name, state in lost.items() if name not in away}
         return {**back, **{name: f"is {state}; {endings[name]}" for name, state in away.items()}}
@@ -379,7 +379,7 @@ def _recovers_with_spare(trial: Trial) -> bool:
 
 
 def _keeper(host: str = "") -> str:
-    return f"(keeper of {host})" if host else "(keeper)"
+    return f"(host agent of {host})" if host else "(host agent)"
 
 
 def _state(node: NodeStatus) -> str:

@@ -49,7 +49,7 @@ class SpareProbe:
         """
         names = self.find_spares(placement)
         if not names:
-            return replace(placement, notes=("no spare was probed: none is warm and may be used",))
+            return replace(placement, notes=("no spare was probed: none is ready and may be used",))
         probed = self._probe(names)
         unfit = {
             item.fitness.node: f"does not join: {item.fitness.text} ({item.run})"

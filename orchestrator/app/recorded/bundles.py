@@ -109,7 +109,9 @@ def _unchecked(session: Session, directory: Path, request: VerifyRequest) -> str
     if (directory / seal.KEEPERS_SIGNATURES).exists() and not request.keys:
         files = signing.keys_of_bed(session.state, directory)
         known = " ".join(f"--bed-key {short_path(file)}" for file in files)
-        text += f"; its keepers' signatures were not checked: give {known or '--bed-key FILE (its bed is not up here)'}"
+        text += (
+            f"; its host agents' signatures were not checked: give {known or '--bed-key FILE (its bed is not up here)'}"
+        )
     return text
 
 
@@ -126,5 +128,5 @@ def sign(request: SignRequest) -> Path:
     """Sign the sealed evidence of a run, and return the signature. Raises UsageError, InfrastructureError."""
     directory = index.resolve(request.run, request.runs_dir)
     if not bundle.is_sealed(directory):
-        raise UsageError(f"{short_path(directory)}: the run is not sealed yet", hint=f"ccbed resume {request.run}")
+        raise UsageError(f"{short_path(directory)}: the run is not closed yet", hint=f"ccbed resume {request.run}")
     return signing.sign(directory, request.key.expanduser())

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ... import views
 from ...model.bed import BedSpec
 from ...model.errors import UsageError
 from ...model.frozen import dataclass
@@ -30,29 +31,32 @@ class LogsRequest:
 
     what: str = argument("latest", metavar="[RUN|BED/NODE|BED/keeper]", completes="logs")
     rank: int | None = option(None, "Only this rank.", least=0)
-    epoch: int | None = option(None, "Only this attempt, the start of the gang: 0 is the first.", least=0)
+    start: int | None = option(
+        None, "Only this start of the worker group: 0 is the first, 1 the first restart.", least=0
+    )
     node: str | None = option(None, "Only this node.")
     lines: int | None = option(None, "Only the last N lines of each log.", flags=("-n", "--lines"), least=1)
     follow: bool = option(False, "Print new lines as they are written.", flags=("-f", "--follow"))
     runs_dir: Path = runs_directory()
 
     def wants(self, log: Log) -> bool:
-        return self.rank in (None, log.rank) and self.epoch in (None, log.epoch) and self.node in (None, log.node)
+        return self.rank in (None, log.rank) and self.start in (None, log.epoch) and self.node in (None, log.node)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Log:
-    """A file that a rank of an attempt (``epoch``), an agent or a keeper writes; ``has_events``: a JSON document per line."""
+    """A file of a rank of an attempt (``epoch``), an agent or a keeper; ``has_events``: JSON lines; ``run``: its directory."""
 
     node: str
     path: Path
     rank: int = -1
     epoch: int = -1
     has_events: bool = False
+    run: Path | None = None
 
     @property
     def title(self) -> str:
-        return f"{self.node} rank {self.rank} attempt {self.epoch}" if self.rank >= 0 else self.node
+        return f"{self.node} rank {self.rank} {views.start_name(self.epoch)}" if self.rank >= 0 else self.node
 
     def document(self, line: str) -> object:
         """A line, for programs; the events of a node are documents already."""
@@ -79,13 +83,14 @@ def find(session: Session, request: LogsRequest) -> tuple[Log, ...]:
 
 
 def parts(logs: Sequence[Log], request: LogsRequest) -> Iterator[tuple[Log, str]]:
-    """Yield the content of the logs, a part of one at a time; with ``follow`` without end. Events come as whole lines."""
+    """Yield the content of the logs, a part of one at a time; with ``follow`` until its run is closed. Events come as whole lines."""
     offsets = {log: _start(log.path, request.lines) for log in logs}
     while True:
+        is_last = not request.follow or any(log.run and bundle.is_sealed(log.run) for log in logs)
         for log in logs:
             for text in _read(log, offsets):
                 yield log, text
-        if not request.follow:
+        if is_last:
             return
         time.sleep(_POLL_S)
 
@@ -122,20 +127,20 @@ def _keepers(spec: BedSpec) -> list[str]:
 
 def _of_run(session: Session, directory: Path) -> list[Log]:
     """List the logs in the bundle; before they are gathered, in the directories of the nodes."""
-    gathered = list(_ranks(directory / "nodes", ""))
+    gathered = list(_ranks(directory / "nodes", "", directory))
     if gathered:
         return gathered
     plan = bundle.load_plan(directory)
     spec = beds.read(session, plan.bed)
-    return list(_ranks(Path(spec.workdir) / "nodes", f"runs/{plan.run}/")) if spec else []
+    return list(_ranks(Path(spec.workdir) / "nodes", f"runs/{plan.run}/", directory)) if spec else []
 
 
-def _ranks(nodes: Path, between: str) -> Iterator[Log]:
+def _ranks(nodes: Path, between: str, run: Path) -> Iterator[Log]:
     for path in sorted(nodes.glob(f"*/{between}*/rank-*.log")):
         node = path.relative_to(nodes).parts[0]
         match = _RANK.fullmatch("/".join(path.parts[-2:]))
         if match and path.is_file() and not path.is_symlink():
-            yield Log(node=node, path=path, rank=int(match["rank"]), epoch=int(match["epoch"]))
+            yield Log(node=node, path=path, rank=int(match["rank"]), epoch=int(match["epoch"]), run=run)
 
 
 def _read(log: Log, offsets: dict[Log, int]) -> Iterator[str]:

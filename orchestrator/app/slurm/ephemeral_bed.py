@@ -14,34 +14,20 @@ from . import slurm_jobs
 
 
 @contextmanager
-def of_command(session: Session, bed: BedSpec, *, is_wanted: bool, quiet: bool = False) -> Iterator[None]:
-    """If the body brings up a bed of provider slurm, the bed goes down at its end, also after an error, Ctrl-C, SIGTERM or SIGHUP.
+def of_command(
+    session: Session, bed: BedSpec, *, is_wanted: bool, quiet: bool = False, is_asked: bool = False
+) -> Iterator[None]:
+    """The bed goes down after the body if the body brings it up from its inventory, also without --ephemeral (``is_asked``).
 
     A bed that `ccbed up` brought up stays. A job that a killed command left is used, and released. Raises InfrastructureError
-    with the job where that is not possible. ``quiet``: print problems only, for --json.
+    with the job where that is not possible. A second Ctrl-C, or a signal after it, may interrupt `down`: then the job is
+    cancelled, which ends all that is left.
     """
-    if bed.slurm is None or not is_wanted:
+    if not is_wanted:
         yield
         return
-    session.job = replace(session.job, is_ephemeral=True)
-    with bed_job.signals_as_interrupt():
-        try:
-            yield
-        finally:
-            if session.releases(bed.name):
-                at_end = replace(session, terminal=session.terminal.silent()) if quiet else session
-                _release(at_end, store.read(session.state, bed.name) or bed)
-
-
-def _release(session: Session, bed: BedSpec) -> None:
-    """A second Ctrl-C, or a signal after it, may interrupt `down`: then the job is cancelled, which ends all that is left."""
-    from .. import down  # which beds of other providers do not load
-
-    try:
-        down.end(session, bed, force=True)
-    except KeyboardInterrupt:
-        slurm_jobs.cancel(session, bed)
-        raise
+    with bed_job.released(session, bed, quiet=quiet, give_up=slurm_jobs.cancel):
+        yield
 
 
 @contextmanager

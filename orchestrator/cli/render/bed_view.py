@@ -15,6 +15,8 @@ from ...model.frozen import dataclass
 from .terminal import Terminal
 
 _CONTAINERS, _SLURM = "docker", "slurm"
+#: State of a node -> its word for people.
+STATES = {"warm": "ready"}
 _SIGNS = {"create": "+", "replace": "~", "remove": "-", "keep": "="}
 
 
@@ -40,12 +42,12 @@ class BedProgress:
     def keepers_started(self, bed: BedSpec, status: BedStatus | None, seconds: float) -> None:
         if status is None:
             count = len(bed.hosts)
-            self._narrator.line(f"  keepers     {count} of {count} hosts{'':<20} {seconds:.2f} s")
+            self._narrator.line(f"  host agents {count} of {count} hosts{'':<20} {seconds:.2f} s")
         else:
             self._narrator.lines(started_keepers(bed, status, seconds))
 
     def node_ready(self, ready: int, count: int) -> None:
-        self._narrator.status(f"  nodes       {ready}/{count} warm")
+        self._narrator.status(f"  nodes       {ready}/{count} ready")
 
     def nodes_ready(self, bed: BedSpec, status: BedStatus, diff: Diff, seconds: float) -> None:
         self._narrator.line(f"  nodes       {count(bed, status)}{'':<21} {seconds:.2f} s")
@@ -76,9 +78,9 @@ def plan(terminal: Terminal, bed: BedSpec, diff: Diff) -> None:
     for python, nodes in _grouped_names((node.python, node.name) for node in bed.nodes if node.python).items():
         terminal.line(f"  python {python} on {short_list(nodes)}")
     changes = [change for change in diff.changes if change.action != "keep" or change.reason != AS_WANTED] + departed
-    width = max([len(names) for names, *_ in _groups(bed, changes)] + [len("keeper") if diff.keeper else 0])
+    width = max([len(names) for names, *_ in _groups(bed, changes)] + [len("host agent") if diff.keeper else 0])
     if diff.keeper:
-        terminal.line(f"  {_SIGNS[diff.keeper.action]} {'keeper':<{width}}          {diff.keeper.reason}")
+        terminal.line(f"  {_SIGNS[diff.keeper.action]} {'host agent':<{width}}          {diff.keeper.reason}")
     for names, action, role, reason in _groups(bed, changes):
         first, *others = reason.split("\n")
         terminal.line(f"  {_SIGNS[action]} {names:<{width}}   {role:<5}  {first}")
@@ -96,19 +98,19 @@ def away(terminal: Terminal, bed: BedSpec, diff: Diff) -> None:
 
 
 def count(bed: BedSpec, status: BedStatus) -> str:
-    """Return ``5 of 5 warm``, or how many nodes are in each state: ``4 busy, 1 warm``."""
+    """Return ``5 of 5 ready``, or how many nodes are in each state: ``4 busy, 1 ready``."""
     states = Counter(status.node(node.name).state for node in bed.nodes)
     if set(states) <= {"warm"}:
-        return f"{len(bed.nodes)} of {len(bed.nodes)} warm"
-    return ", ".join(f"{number} {state}" for state, number in states.most_common())
+        return f"{len(bed.nodes)} of {len(bed.nodes)} ready"
+    return ", ".join(f"{number} {STATES.get(state, state)}" for state, number in states.most_common())
 
 
 def keeper(bed: BedSpec, status: BedStatus) -> str:
     """Describe the keeper: its pid on one host; on several hosts, whether every host has one."""
     loss = f" ({status.keeper_loss})" if status.keeper_loss else ""
     if len(bed.hosts) < 2:
-        return f"keeper pid {status.keeper_pid}" if status.keeper_pid else f"no keeper{loss}"
-    return f"keepers on {len(bed.hosts)} hosts" if status.keeper_pid else f"some hosts have no keeper{loss}"
+        return f"host agent pid {status.keeper_pid}" if status.keeper_pid else f"no host agent{loss}"
+    return f"host agents on {len(bed.hosts)} hosts" if status.keeper_pid else f"some hosts have no host agent{loss}"
 
 
 def after_reboot(status: BedStatus) -> Iterator[str]:
@@ -120,9 +122,9 @@ def after_reboot(status: BedStatus) -> Iterator[str]:
 
 def _after_reboot(host: HostStatus) -> str:
     if host.unit:
-        return f"systemd starts the keeper again ({host.unit} unit)"
+        return f"systemd starts the host agent again ({host.unit} unit)"
     then = ", then ccbed down and ccbed up" if "; fix: " in host.unit_problem else ""
-    return f"`ccbed up` starts the keeper again: {host.unit_problem}{then}"
+    return f"`ccbed up` starts the host agent again: {host.unit_problem}{then}"
 
 
 def table(terminal: Terminal, bed: BedSpec, status: BedStatus, drained: Collection[str] = ()) -> None:
@@ -131,7 +133,7 @@ def table(terminal: Terminal, bed: BedSpec, status: BedStatus, drained: Collecti
     replacements = {node.name for node in bed.replacements}
     names = [node.name for node in bed.nodes] + [node.name for node in status.nodes if node.name not in known]
     terminal.table(
-        ("NODE", "ROLE", "STATE", "SPEC", "PID", "OWN / SHARED MEMORY"),
+        ("NODE", "ROLE", "STATE", "SETTINGS", "PID", "MEMORY"),
         [_row(name, bed, status, drained, wanted=name in known | replacements) for name in names],
     )
     for text in (*versions(status), *room(bed, drained)):
@@ -171,18 +173,18 @@ def headline(bed: BedSpec, status: BedStatus, versions: tuple[str, str]) -> str:
 def starting_keeper(bed: BedSpec) -> str:
     """Return the line that is shown until the keepers are ready."""
     if bed.provider == _SLURM:
-        return "  keepers     a job, its steps, and torch …"
-    return "  keeper      " + ("starts …" if bed.provider == _CONTAINERS else "imports torch …")
+        return "  host agents a job, its steps, and torch …"
+    return "  host agent  " + ("starts …" if bed.provider == _CONTAINERS else "imports torch …")
 
 
 def started_keepers(bed: BedSpec, status: BedStatus, seconds: float) -> Iterator[str]:
     """Yield a line for each keeper. Only the keeper of processes imports torch."""
     if bed.provider != _CONTAINERS:
-        yield f"  keeper      torch imported once              {seconds:.2f} s   pid {status.keeper_pid}"
+        yield f"  host agent  torch imported once              {seconds:.2f} s   pid {status.keeper_pid}"
         return
     for index, host in enumerate(status.hosts):
         took = f"{seconds:.2f} s" if index == 0 else ""
-        yield f"  keeper      {host.name:<28} {took:>9}   pid {host.keeper_pid}"
+        yield f"  host agent  {host.name:<28} {took:>9}   pid {host.keeper_pid}"
 
 
 def _containers(bed: BedSpec, status: BedStatus) -> Iterator[str]:
@@ -218,9 +220,9 @@ def _row(name: str, bed: BedSpec, status: BedStatus, drained: Collection[str], *
     node = status.node(name)
     role = bed.node(name).role if wanted else "-"
     has_reason = node.reason and node.state != "unreachable"  # the reason of an unreachable host is printed once
-    state = f"{node.state} ({node.reason})" if has_reason else node.state
+    state = STATES.get(node.state, node.state) + (f" ({node.reason})" if has_reason else "")
     state += ", drained" if wanted and bed.node(name).host in drained else ""
-    memory = f"{node.own_mib:.0f} / {node.shared_mib:.0f} MiB" if node.pid else "-"
+    memory = f"{node.own_mib:.0f} MiB + {node.shared_mib:.0f} shared" if node.pid else "-"
     return (name, role, state, node.spec_hash[:6] or "-", str(node.pid or "-"), memory)
 
 

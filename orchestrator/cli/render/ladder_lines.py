@@ -26,10 +26,15 @@ def failovers(run: Run, view: views.RunView) -> Iterator[str]:
     if not view.failovers:
         return
     first, others = view.failovers[0], len(view.failovers) - 1
-    parts = " | ".join(f"{name} {seconds * 1000:.0f}" for name, seconds in first.phases)
-    total = f" = TTR {first.ttr_s * 1000:.0f} ms" if first.ttr_s is not None else f"; {sentence.returned(view, first)}"
     more = f"      and {sentence.count(others, 'more failover')} (-v)" if others else ""
-    yield clipped(f"failover  {parts}{total}{more}", indent=0, rows=1)
+    yield clipped(f"recovery  {stages(view, first)}{more}", indent=10, rows=2)
+
+
+def stages(view: views.RunView, failover: views.Failover) -> str:
+    """The time to recover and its parts: ``143 ms: noticed 2, stopped 36, …``."""
+    total = f"{failover.ttr_s * 1000:.0f} ms" if failover.ttr_s is not None else sentence.returned(view, failover)
+    parts = (f"{views.STAGES[name]} {seconds * 1000:.0f}" for name, seconds in failover.phases)
+    return ": ".join(filter(None, (total, ", ".join(parts))))
 
 
 def body(terminal: Terminal, run: Run, shown: Sequence[Rung], other_lines: Sequence[str]) -> list[str]:

@@ -20,7 +20,7 @@ from .terminal import Invocation, Terminal
 #: Seconds between two lines of progress where the last line cannot be rewritten.
 EVERY_S = 10.0
 _BAD = ("FAULT", "refused", "error", "failed", "unreached")
-_WARN = ("suspect", "late", "left out", "skipped", "interrupt", "lease")
+_WARN = ("suspect", "late", "left out", "skipped", "interrupt")
 
 
 def _plain(event: Event) -> str:
@@ -54,7 +54,7 @@ class Printer:
                 self.terminal.lines(lines)
 
     def cached_twin(self, run: str) -> None:
-        self.head([f"twin   {run}: the same trial without faults, run earlier (cached)"])
+        self.head([f"reference {run}: the same trial without faults, run earlier (cached)"])
 
     def note(self, text: str) -> None:
         self.head([f"note   {text}"])
@@ -68,9 +68,11 @@ class Printer:
     def directory(self, path: str) -> None:
         """Print where the run, or its twin, is recorded."""
         if "-twin-control-" in Path(path).name:
-            self.head([f"twin   {short_path(path)}: the same trial, restarted where the faults act, to compare with"])
+            self.head(
+                [f"reference {short_path(path)}: the same trial, restarted where the faults act, to compare with"]
+            )
         elif is_twin(path):
-            self.head([f"twin   {short_path(path)}: the same trial without faults, run once to compare with"])
+            self.head([f"reference {short_path(path)}: the same trial without faults, run once to compare with"])
         else:
             self.head([f"run    {short_path(path)}"])
 

@@ -14,13 +14,6 @@ from ...model.trial import INSIDE, Trial
 from ...views import progress, quantities
 from . import probe_table
 
-_BY: Mapping[type[Payload] | None, str] = {
-    events.NodeExit: "by exit watch",
-    events.RankExit: "by exit watch",
-    events.NodeSilent: "by heart-beat",
-    events.GangStalled: "by step clock",
-}
-
 #: The line of a fault that takes longer to inject has its start: its effect may be detected before the line.
 SLOW_S = 0.05
 #: Steps of a rank, and seconds since the first, after which ranks of the first attempt that have made none are named.
@@ -101,7 +94,7 @@ class RunLines:
     def _run_interrupted(self, event: Event[events.RunInterrupted]) -> Iterator[Line]:
         self._stopping = True
         then = "the run ends" if event.data.is_final else "the run stays open"
-        yield self._line(event, "interrupt", f"healing and stopping the gang; {then}")
+        yield self._line(event, "interrupt", f"undoing faults, stopping the worker group; {then}")
 
     def _run_stopped(self, event: Event[events.RunStopped]) -> Iterator[Line]:
         self._stopping = True
@@ -113,7 +106,7 @@ class RunLines:
         epoch = self._epoch = event.epoch or 0
         self._probed, self._joined_at = 0, event.t
         where = "now on" if epoch else "on"
-        yield self._line(event, f"attempt {epoch}", f"{self._world_size} ranks {where} {short_list(self.slots)}")
+        yield self._line(event, _start(epoch), f"{self._world_size} ranks {where} {short_list(self.slots)}")
 
     @property
     def _world_size(self) -> int:
@@ -138,7 +131,9 @@ class RunLines:
         nodes = short_list(self._node_of(rank) for rank in sorted(inside))
         verb = "are" if len(inside) > 1 else "is"
         rest = f"; {nodes} {verb} inside the same collective" if inside and phase in INSIDE else ""
-        yield self._line(event, f"step {step}" if step else str(phase), f"{held.node} held in {phase}{rest}")
+        yield self._line(
+            event, f"step {step}" if step else str(phase), f"{held.node} waits in {phase} for its fault{rest}"
+        )
 
     def _fault_injected(self, event: Event[events.FaultInjected]) -> Iterator[Line]:
         evidence, began = _evidence(event.data.evidence), event.data.began
@@ -163,14 +158,14 @@ class RunLines:
 
     def _fault_heal_outcome(self, event: Event) -> Iterator[Line]:
         how = "verified" if event.type == "ok" else f"not verified: {_reason(event)}"
-        yield self._line(event, "healed", f"{event.node}; {how}")
+        yield self._line(event, "undone", f"the fault on {event.node}; {how}")
 
     def _node_exit(self, event: Event[events.NodeExit]) -> Iterator[Line]:
         code = event.data.code
         is_over = self._is_refused or len(self._left) >= len(self.slots) * self.trial.world.ranks_per_node
         if is_over and event.node in self._replacements:  # it ends with the run
             return
-        yield from self._report_detection(event, f"node.exit {event.node}" + ("" if code is None else f", code {code}"))
+        yield from self._report_detection(event, f"{event.node} exited" + ("" if code is None else f", code {code}"))
 
     def _node_ended(self, event: Event[events.NodeEnded]) -> Iterator[Line]:
         """Report only a node that was out of memory; its exit has a line of its own."""
@@ -178,11 +173,11 @@ class RunLines:
             yield self._line(event, "memory", f"{event.node} was killed by the kernel: its container was out of memory")
 
     def _node_silent(self, event: Event[events.NodeSilent]) -> Iterator[Line]:
-        yield from self._report_detection(event, f"node.silent {event.node}, for {event.data.silent_s or 0:.1f} s")
+        yield from self._report_detection(event, f"{event.node} is silent for {event.data.silent_s or 0:.1f} s")
 
     def _gang_stalled(self, event: Event[events.GangStalled]) -> Iterator[Line]:
         reason = event.data.reason or f"no step for {event.data.since_s or 0:.1f} s"
-        yield from self._report_detection(event, f"gang.stalled, {reason}")
+        yield from self._report_detection(event, reason)
 
     def _timer_outcome(self, event: Event) -> Iterator[Line]:
         self._stopping = self._stopping or event.key == "wall"
@@ -196,7 +191,7 @@ class RunLines:
         """The exits of the ranks of this attempt are no detection."""
         self._stopped_epoch = event.epoch
         names = " and ".join(event.data.joining or ())
-        yield self._line(event, "grow", f"{names} can rejoin; the gang stops after a checkpoint")
+        yield self._line(event, "grow", f"{names} can rejoin; the worker group stops after a checkpoint")
 
     def _rank_exit(self, event: Event[events.RankExit]) -> Iterator[Line]:
         """Report the exit only where no other loss was detected: when a node is lost, the other ranks exit too."""
@@ -205,14 +200,14 @@ class RunLines:
         old = event.epoch not in (None, self._epoch) or self._stopping or event.epoch == self._stopped_epoch
         if event.data.code and not old and not any(epoch == self._epoch for epoch, _ in self._detected):
             killed = f" ({event.data.error})" if event.data.error and event.data.code < 0 else ""
-            what = f"rank.exit rank {event.data.rank} on {event.node}, code {event.data.code}{killed}"
+            what = f"rank {event.data.rank} on {event.node} exited, code {event.data.code}{killed}"
             yield from self._report_detection(event, what)
 
     def _report_detection(self, event: Event, what: str) -> Iterator[Line]:
         key = (self._epoch, event.node)
         if key not in self._detected:
             self._detected.add(key)
-            yield self._line(event, "detected", f"{what}, {_BY[event.kind]}")
+            yield self._line(event, "noticed", what)
 
     def _node_suspect(self, event: Event[events.NodeSuspect]) -> Iterator[Line]:
         yield self._line(event, "suspect", f"{event.node} silent for {event.data.silent_s or 0:.1f} s", passing=True)
@@ -248,13 +243,13 @@ class RunLines:
         )
         where = f"{len(self.slots)} nodes go on" if len(self.slots) < len(before) else where
         text = f"{lost or failed} lost: {policy}" + (f"; {where}" if where else "")
-        yield self._line(event, f"attempt {event.epoch}", text)
+        yield self._line(event, _start(event.epoch), text)
 
     def _recovery_grown(self, event: Event[events.RecoveryGrown]) -> Iterator[Line]:
         self._epoch = event.epoch or self._epoch
         self.slots = event.data.slots or self.slots
         joined = ", ".join(event.data.joined or ()) or "no node"
-        yield self._line(event, f"attempt {event.epoch}", f"{joined} rejoined; {len(self.slots)} nodes go on")
+        yield self._line(event, _start(event.epoch), f"{joined} rejoined; {len(self.slots)} nodes go on")
 
     def _recovery_replaced(self, event: Event[events.RecoveryReplaced]) -> Iterator[Line]:
         before, self.slots = self.slots, event.data.slots or self.slots
@@ -286,7 +281,7 @@ class RunLines:
         self._first_step_at = min(self._first_step_at, event.t)
         if epoch and len(done) == self._world_size:
             self._first_steps[epoch] = set()
-            yield self._line(event, step, f"first step of attempt {epoch} done on all ranks")
+            yield self._line(event, step, f"first step of restart {epoch} done on all ranks")
 
     def _rank_unobserved(self, event: Event[events.RankUnobserved]) -> Iterator[Line]:
         yield from self._unjudged(event, f"{_short(event.data.what)} ({_short(event.data.why, 160)})")
@@ -413,6 +408,10 @@ class RunLines:
         return self.slots[slot] if slot < len(self.slots) else f"rank {rank}"
 
 
+def _start(epoch: int | None) -> str:
+    return f"restart {epoch}" if epoch else "start"
+
+
 def _steps_done(step: int | None, steps: int | None, loss: float | str | None) -> str:
     done = f"{step}/{steps}" if steps else str(step)
     return f"{done} · loss {loss:.4f}" if isinstance(loss, float) else done
@@ -449,8 +448,8 @@ _TEXTS: Mapping[type[Payload], tuple[str, str]] = {
     events.GangJoining: ("waiting", "{data.reason}"),
     events.CheckpointSkipped: ("skipped", "checkpoint {data.name}: {data.reason}"),
     events.CheckpointFailed: ("lost", "checkpoint {data.name}: {data.reason}"),
-    events.CheckpointRefused: ("refused", "a commit of an old attempt: {data.name}"),
-    events.LeaseOver: ("lease", "{data.key} expired; its holder healed the fault"),
+    events.CheckpointRefused: ("refused", "a commit of an earlier start: {data.name}"),
+    events.LeaseOver: ("undone", "the time limit of {data.key} is over: the host agent undid the fault"),
 }
 _Lines = Callable[[RunLines, Event[Any]], Iterator[Line]]
 _NOTES: Mapping[type[Payload], _Lines] = {

@@ -194,7 +194,7 @@ def _tail(sizing: TrainingSize) -> Iterator[str]:
     elif link and sizing.step_seconds is not None:
         yield (
             f"time      {_ms(sizing.step_seconds)} ms of communication per step on {link.text} "
-            f"(alpha {link.alpha * 1e6:g} us, beta {link.beta * 1e9:.4g} ns/byte{_headers(link)})"
+            f"(latency {link.alpha * 1e6:g} us, {link.beta * 1e9:.4g} ns/byte{_headers(link)})"
         )
         yield "          collectives one after another, without overlap and computation; cost models of algorithms/"
     else:

@@ -30,7 +30,7 @@ NODES = 1000
 #: Lines that are shown of the log of the rank that failed.
 _TAIL = 8
 _NOT_VERIFIED = "not verified"
-#: A line of a traceback that names a place, and one of a stack that the stop of an attempt wrote.
+#: A line of a traceback that names a place, and one of a stack that the stop of a start wrote.
 _PLACE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,|$)')
 _DUMPED = re.compile(r'  File ".+", line \d+ in ')
 
@@ -69,7 +69,7 @@ def show(session: Session, result: Result, *, as_json: bool = False) -> int:
 def _show_training(session: Session, result: Result, run: Run, view: views.RunView, rungs: tuple[Rung, ...]) -> None:
     """Print the ladder of a training: at most ``ladder_lines.LINES`` lines of ``ladder_lines.WIDTH`` columns."""
     directory, code, terminal = Path(result.directory), result.code, session.terminal
-    head = [] if terminal.quiet else [*ladder_lines.failovers(run, view), *_unhealed(run)]
+    head = [] if terminal.quiet else [*ladder_lines.failovers(run, view), *_unhealed(run), *_left_out(run)]
     text = ladder_lines.clipped(ladder.headline(run, view, rungs), indent=25, rows=2)
     end = [_headline(terminal, code, text), *([] if terminal.quiet else _next(session, result))]
     body = ladder_lines.body(terminal, run, rungs, [*head, *end])
@@ -96,9 +96,17 @@ def _notes(session: Session, result: Result, run: Run) -> Iterator[str]:
     yield from _unloaded(session, Path(result.directory))
 
 
+def _left_out(run: Run) -> Iterator[str]:
+    """Yield which reference runs did not fit into the budget of a drill."""
+    budget_s = views.mapping(run.extras.get("bundle.json")).get("budget_s")
+    if budget_s and not (run.twin and run.twin.control):
+        what = "restarted reference" if run.twin else "reference run"
+        yield f"left out  no {what}: --budget {sentence.seconds(budget_s)}"
+
+
 def _unhealed(run: Run) -> Iterator[str]:
     if (healed := _healed(run.history)).startswith(_NOT_VERIFIED):
-        yield f"healed    {healed}"
+        yield f"undone    {healed}"
 
 
 def document(result: Result) -> dict[str, Any]:
@@ -190,14 +198,12 @@ def _rows(items: list[str]) -> Iterator[str]:
 
 def _failovers(run: Run, view: views.RunView) -> Iterator[str]:
     for failover in view.failovers:
-        parts = " | ".join(f"{name} {seconds * 1000:.0f}" for name, seconds in failover.phases)
-        ttr_s, caught_up_s = failover.ttr_s, failover.caught_up_s
-        total = f" = TTR {ttr_s * 1000:.0f} ms" if ttr_s is not None else f"; {sentence.returned(view, failover)}"
-        later = f"      caught up +{caught_up_s * 1000:.0f} ms" if caught_up_s is not None else ""
-        yield f"failover  {parts}{total}{later}"
+        redone_s = failover.caught_up_s
+        later = f"      lost steps redone after {redone_s * 1000:.0f} ms" if redone_s is not None else ""
+        yield f"recovery  {ladder_lines.stages(view, failover)}{later}"
     yield from _cost(run, view)
     if healed := _healed(run.history):
-        yield f"healed    {healed}"
+        yield f"undone    {healed}"
 
 
 def _cost(run: Run, view: views.RunView) -> Iterator[str]:
@@ -245,7 +251,7 @@ def _healed(history: History) -> str:
     back = sorted(str(node) for node in healed if str(node) not in begun or begun[str(node)].incarnation)
     end = history.last(RunEnd)
     is_broken = end is not None and end.data.kind == "infrastructure"
-    parts = (f"{', '.join(back)} back and warm" if back else "", "" if is_broken else "the bed is as `up` left it")
+    parts = (f"{', '.join(back)} back and ready" if back else "", "" if is_broken else "the bed is as `up` left it")
     return "; ".join(filter(None, parts))
 
 
@@ -257,7 +263,7 @@ def _failed_log(run: Run, most: int = _TAIL) -> Iterator[str]:
         places = [match for line in failed.traceback or tail if (match := _PLACE.search(line))]
         places = [match for match in places if views.standing.is_in_script((match["file"],))] or places
         where = f" at {Path(places[-1]['file']).name}:{places[-1]['line']}" if places else ""
-        yield f"log       rank {failed.rank} on {failed.node}, attempt {failed.epoch}{where}, last lines:"
+        yield f"log       rank {failed.rank} on {failed.node}, {failed.start}{where}, last lines:"
         yield from (f"          {line}" for line in tail[-most:])
 
 

@@ -47,7 +47,8 @@ _DELIMITER = re.compile(rf"\x00{_NONCE}:(\w*);")
 _COLUMNS = 80
 #: Cells of tables that name a state or an outcome.
 _CELLS = {
-    "warm": "green", "busy": "cyan", "paused": "yellow", "starting": "yellow", "dead": "red", "absent": "red", "unreachable": "red",
+    "warm": "green", "ready": "green",
+    "busy": "cyan", "paused": "yellow", "starting": "yellow", "dead": "red", "absent": "red", "unreachable": "red",
     "pass": "green", "fail": "red", "unknown": "yellow",
 }  # fmt: skip
 #: Columns in which the text behind the labels of a line may begin.

@@ -84,7 +84,7 @@ def planned(trial: Trial, plan: Plan) -> Iterable[str]:
         node = plan.slots[fault.node] if isinstance(fault.node, int) else fault.node
         act = plan.acts[fault.id][node]
         steps = ", ".join(" ".join([step.kind, *map(str, step.args.values())]) for step in act.inject)
-        yield f"act    {fault.id} on {node}: {steps} · the lease expires after {act.lease_s:g} s"
+        yield f"act    {fault.id} on {node}: {steps} · undone after {act.lease_s:g} s at the latest"
     yield "nothing was started     all values of trial and plan: --json"
 
 
@@ -96,7 +96,7 @@ def _later(at: Any) -> str:
 
 def _when(at: Any) -> str:
     if at.after_s is not None:
-        return f"{at.after_s:g} s after the gang joined, once, observed"
+        return f"{at.after_s:g} s after the worker group joined, once, observed"
     if at.on is not None and at.after_save is not None:
         return f"{_later(at)}checkpoint {at.after_save} of the script, once, observed"
     if at.on is not None:

@@ -12,7 +12,7 @@ from ..inputs.session import Session
 
 @options.shows(AcceptRequest, nights.accept)
 def command(session: Session, accepted: Acceptance) -> None:
-    """Probe the bed of INVENTORY once, or a bed that is up, and write its certificate: certificate.json, certificate.md, sealed.
+    """Probe the bed of INVENTORY once, or a bed that is up, and write its certificate, with checksums.
 
     \b
     ccbed accept inventories/new-cluster.yml

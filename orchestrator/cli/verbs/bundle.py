@@ -19,7 +19,7 @@ def command() -> None:
 def export(session: Session, exported: bundles.Exported) -> None:
     """Write RUN as one archive."""
     size = exported.size_bytes / 1024**2
-    sealed = "" if exported.sealed else "; the run has not ended, so it is not sealed"
+    sealed = "" if exported.sealed else "; the run has not ended, so it has no checksums"
     archive = exported.archive
     session.terminal.line(
         f"{short_path(archive)}: {exported.files} files, {size:.1f} MiB{sealed}     verify: ccbed bundle verify {archive}"
@@ -30,22 +30,22 @@ def export(session: Session, exported: bundles.Exported) -> None:
     VerifyRequest,
     bundles.verify,
     below=command,
-    short_help="Compare the files of RUN or ARCHIVE with seal and signatures.",
+    short_help="Compare the files of RUN or ARCHIVE with their checksums and signatures.",
 )
 def verify(session: Session, verified: bundles.Verified) -> None:
-    """Compare every file of RUN, or of an exported archive, with its seal, and its signatures with the keys."""
+    """Compare every file of RUN, or of an exported archive, with its checksum, and its signatures with the keys."""
     signers = verified.signers
     if verified.problems:
         session.terminal.error(verified.problems, verified.hint)
     else:
         signed = f", and {' and '.join(signers)} signed the evidence" if signers else ""
         derived = "; verdicts and report are no evidence: ccbed check judges it again" if signers else ""
-        session.terminal.line(f"{verified.run}: every file matches its seal{signed}{verified.unchecked}{derived}")
+        session.terminal.line(f"{verified.run}: every file matches its checksum{signed}{verified.unchecked}{derived}")
 
 
-@options.verb(SignRequest, below=command, short_help="Sign the sealed evidence of RUN with an SSH key.")
+@options.verb(SignRequest, below=command, short_help="Sign the evidence of RUN with an SSH key.")
 def sign(session: Session, request: SignRequest) -> int:
-    """Sign the sealed evidence of RUN with an SSH key: without the key it cannot be changed and sealed again unnoticed."""
+    """Sign the evidence of RUN with an SSH key: without the key it cannot be changed unnoticed, with new checksums."""
     signature, run = bundles.sign(request), request.run
     if session.is_json:
         session.terminal.json({"run": signature.parent.name, "signature": str(signature)})

@@ -11,11 +11,11 @@ from ..render import summary
 
 @options.verb(CheckRequest)
 def command(session: Session, request: CheckRequest) -> int:
-    """Verify the seal of RUN (a directory, `latest`, or the end of its name), judge it again, print the verdicts.
+    """Verify the checksums of RUN (a directory, `latest`, or the end of its name), judge it again, print the verdicts.
 
     The report is written again only if a verdict has changed; `ccbed report` always does it.
 
-    The sealed plan lists the checks. Code of the bundle is loaded only where you ask for it:
+    The plan in the bundle lists the checks. Code of the bundle is loaded only where you ask for it:
 
     \b
     ccbed --plugins runs/latest/inputs/plugins check

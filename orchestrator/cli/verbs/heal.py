@@ -1,4 +1,4 @@
-"""Heal a bed and close a run whose orchestrator is gone."""
+"""Undo the faults left on a bed, and close a run whose orchestrator is gone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..inputs.session import Session
 
 @options.verb(OneBedRequest)
 def command(session: Session, request: OneBedRequest) -> int:
-    """Heal the faults on BED, stop the gang of a run whose orchestrator is gone, and close that run."""
+    """Undo the faults on BED, stop the worker group of a run whose orchestrator is gone, and close that run."""
     screen = session.silence_for_json()
     bed, closed_run = heal.run(session, request)
     if session.is_json:

@@ -1,4 +1,4 @@
-"""Show the output of ranks, or the log of an agent or a keeper."""
+"""Show the output of ranks, or the log of a node agent or a host agent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST = 100
 
 @options.verb(LogsRequest)
 def command(session: Session, request: LogsRequest) -> int:
-    """Show the output of a run's ranks, or what a node's agent or the keeper did and printed."""
+    """Show the output of a run's ranks, or what a node agent or a host agent did and printed."""
     terminal, wanted = session.terminal, logs.find(session, request)
     if session.is_json:
         for log, line in logs.lines(wanted, request):

@@ -14,7 +14,7 @@ def command(session: Session, request: QuarantineRequest) -> int:
     """Show the nodes in quarantine, with the night and the reason, or release one.
 
     Two recorded nights of ten that accuse a node put it into quarantine. `run`, `nightly` and `accept` then give it no rank, and a
-    warm spare takes its slot; sweeps and the probes of a night still measure it. --include-quarantined gives it ranks all the same.
+    ready spare takes its place; sweeps and the probes of a night still measure it. --include-quarantined gives it ranks all the same.
     """
     terminal = session.terminal
     if node := request.release:

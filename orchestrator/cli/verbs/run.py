@@ -1,4 +1,4 @@
-"""Run a trial: train, inject faults, recover, verify, seal the bundle."""
+"""Run a trial: train, inject faults, recover, verify, sign the result."""
 
 from __future__ import annotations
 

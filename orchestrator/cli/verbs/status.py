@@ -1,4 +1,4 @@
-"""Show beds, nodes, leases, leftover faults and open runs."""
+"""Show beds, nodes, faults in force or left over, and open runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..render.terminal import Terminal
 
 @options.shows(OneBedRequest, status.run)
 def command(session: Session, beds_up: tuple[Status, ...]) -> None:
-    """Show beds, nodes, leases, leftover faults and open runs."""
+    """Show beds, nodes, faults in force or left over, and open runs."""
     if not beds_up:
         session.terminal.line(f"no bed is up     try: ccbed up {beds.EXAMPLE}")
     for bed in beds_up:
@@ -47,7 +47,7 @@ def _show(terminal: Terminal, bed: Status) -> None:
         for departed in spec.departed
     )
     for lease in bed.status.leases:
-        terminal.line(f"  lease     {lease}: a fault that is not healed yet     heal it: ccbed heal {spec.name}")
+        terminal.line(f"  fault     {lease}: a fault that is not undone yet     undo it: ccbed heal {spec.name}")
     if run:
         state, next_step = status.describe_run(spec, run)
         terminal.line(f"  open run  {run.run}, for {age(run.age_s)}, {state}     {next_step}")

@@ -11,7 +11,7 @@ from ..render import bed_view
 
 @options.verb(UpRequest, options.vault, options.slurm_job)
 def command(session: Session, request: UpRequest) -> int:
-    """Start the nodes of INVENTORY and keep them warm; a second `up` changes nothing."""
+    """Start the nodes of INVENTORY and keep them ready; a second `up` changes nothing."""
     if request.dry_run:
         _show_plan(session, up.plan(session, request))
         return 0

@@ -235,11 +235,11 @@ def _sudo(bed: BedSpec, survey: HostSurvey) -> Iterator[Requirement]:
 
 def _keeper_unit(bed: BedSpec, survey: HostSurvey) -> Iterator[Requirement]:
     """How the keeper starts again after a reboot of a host behind SSH (``node/hostlink/keeper_unit.py``)."""
-    facts, name = survey.facts, "keeper unit"
+    facts, name = survey.facts, "host agent unit"
     if survey.host.connection != "ssh" or bed.provider != "docker":
         return
     user = facts["user"]
-    without = "after a reboot, only `ccbed up` starts the keeper"
+    without = "after a reboot, only `ccbed up` starts the host agent"
     if not facts["systemd"]:
         yield Requirement.ok(name, "none (no systemd)")
     elif facts.get("may_become_root", True):

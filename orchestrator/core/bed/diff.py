@@ -11,7 +11,7 @@ from . import links
 _ALIVE = ("warm", "busy", "starting")
 AS_WANTED = "as wanted"
 #: The new keeper observes the node's exit, but not its exit code: only the keeper that forked a node receives that.
-ADOPTED = "as wanted; its keeper is gone, a new one adopts it"
+ADOPTED = "as wanted; its host agent is gone, a new one adopts it"
 
 
 #: Field of the bed or of a host -> its variable, where that has another name. What is not listed here is no setting.

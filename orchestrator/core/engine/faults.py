@@ -320,10 +320,10 @@ def is_back(state: State, host: str) -> bool:
 
 
 def unhealed(state: State) -> tuple[str, ...]:
-    """Problems of hosts for the outcome: a host that could not be healed is not in the state that `up` left."""
+    """Problems of hosts for the outcome: a host that could not be undone is not in the state that `up` left."""
     failed = [(id, state.faults[id].node) for id in with_stage(state, "failed")]
     return tuple(
-        f"{id} on the host of {node} could not be healed" for id, node in failed if state.plan.acts[id][node].of_host
+        f"{id} on the host of {node} could not be undone" for id, node in failed if state.plan.acts[id][node].of_host
     )
 
 

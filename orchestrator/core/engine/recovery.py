@@ -33,7 +33,7 @@ _UNFIT = ("memory",)
 class Decision:
     """The slots of the next attempt and the policy per lost node, or the reason why recovery is refused.
 
-    ``is_irreplaceable``: it is refused because no policy replaces a lost node; ``lacks_spare``: where a spare has the slot of a node
+    ``is_irreplaceable``: it is refused because no policy replaces a lost node; ``lacks_spare``: where a spare has the place of a node
     that the run must not use. ``absent``: the nodes without which the next attempt runs; ``joined``: those that are there again.
     ``chosen``: lost node -> the node on another host that the policy ``replace`` chose.
     """
@@ -96,7 +96,7 @@ def _irreplaceable(trial: Trial, state: State, name: str, slots: Sequence[str], 
     """Why no policy replaces a lost node."""
     left = sum(state.usable(node) for node in state.slots)
     used = "".join(
-        f"; the spare {spare} has the slot of {node}, which {state.plan.placement.excluded.get(node, 'takes no part')}"
+        f"; the spare {spare} has the place of {node}, which {state.plan.placement.excluded.get(node, 'takes no part')}"
         for node, spare in _substitutes(state).items()
     )
     if SHRINK in state.plan.policy and left < trial.world.least_nodes:
@@ -158,7 +158,11 @@ def defeat(state: State, lost: tuple[str, ...], decision: Decision) -> Ending:
     the infrastructure, unless recovery is refused because of it.
     """
     ranks = ", ".join(map(str, sorted(state.failed)))
-    what = f"rank{'s' * (len(state.failed) > 1)} {ranks} failed" if ranks else state.standstill or "the gang stalled"
+    what = (
+        f"rank{'s' * (len(state.failed) > 1)} {ranks} failed"
+        if ranks
+        else state.standstill or "the worker group stalled"
+    )
     is_later = bool(lost and state.failed) and not _explains(state, lost)
     if is_later:
         what += f"; then {', '.join(lost)} {'were' if len(lost) > 1 else 'was'} lost"

@@ -46,7 +46,9 @@ def on_exit(trial: Trial, state: State, event: Event[RankExit]) -> Result:
 
 def on_stall(trial: Trial, state: State) -> Result:
     """The workers stand still, and their launchers have not noticed: that is the result."""
-    reason = f"{state.standstill or 'the gang stalled'}; the launchers did not end it (--timeout gives them longer)"
+    reason = (
+        f"{state.standstill or 'the worker group stalled'}; the launchers did not end it (--timeout gives them longer)"
+    )
     ending = Ending(outcome="failed", reason=reason, kind="infrastructure" if state.unfit else "finding")
     return shutdown.close(trial, state, ending, dump=True)
 

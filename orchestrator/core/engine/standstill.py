@@ -115,7 +115,9 @@ def describe(
         parts.append("the others wait" if spinning else "no rank uses its CPU; no stack could be taken")
     parts += _missing_stacks(replies, stopped)
     culprits = left or stopped or spinning or (elsewhere if waiting else ())
-    since = f"no step for {quiet.since_s:.0f} s" if not left else f"the gang stands still for {quiet.since_s:.0f} s"
+    since = (
+        f"no step for {quiet.since_s:.0f} s" if not left else f"the worker group stands still for {quiet.since_s:.0f} s"
+    )
     return f"{since}: {'; '.join(filter(None, parts))}", min(culprits, default=None)
 
 

@@ -157,7 +157,7 @@ def _assign_slots(trial: Trial, bed: BedSpec, status: BedStatus, placement: Plac
     assigned = assignment.assign(trial, bed, placement, lambda name: status.node(name).state == "warm")
     cold = [node.name for node in assigned.slots if status.node(node.name).state != "warm"]
     if cold:
-        listed = (f"node {name} of bed {bed.name} is {_describe_state(status, name)}, not warm" for name in cold)
+        listed = (f"node {name} of bed {bed.name} is {_describe_state(status, name)}, not ready" for name in cold)
         busy = all(status.node(name).state == "busy" for name in cold)
         hint = f"ccbed heal {bed.name}, or wait for the running ccbed exec" if busy else f"ccbed up {bed.inventory}"
         raise InfrastructureError(*listed, hint=hint)
@@ -204,12 +204,12 @@ def _policy(
 def _missing_spare(bed: BedSpec, left_out: Mapping[str, str], missing: Sequence[str]) -> str:
     if not left_out and missing:
         reasons = "; ".join(missing)
-        return f"recovery spare needs a warm spare; bed {bed.name} has none left: {reasons}: raise ccbed_spares, or --recovery restart"
+        return f"recovery spare needs a ready spare; bed {bed.name} has none left: {reasons}: raise ccbed_spares, or --recovery restart"
     if not left_out:
-        return f"recovery spare needs a warm spare; bed {bed.name} has none: set ccbed_spares, or --recovery restart"
+        return f"recovery spare needs a ready spare; bed {bed.name} has none: set ccbed_spares, or --recovery restart"
     listed = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
     problem = (
-        f"recovery spare needs a warm spare that shares {bed.shared_dir} with the trial's nodes; none does: {listed}"
+        f"recovery spare needs a ready spare that shares {bed.shared_dir} with the trial's nodes; none does: {listed}"
     )
     return f"{problem}: mount the same file system there on their hosts, set ccbed_shared_dir, or --recovery restart"
 

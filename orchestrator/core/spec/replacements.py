@@ -73,7 +73,7 @@ def _unfit_hosts(bed: BedSpec, status: BedStatus, placement: Placement) -> Mappi
         if bed.hosts and node.host not in reached:
             unfit[node.host] = "was drained when the run began"
         elif status.hosts and (node.host not in hosts or not hosts[node.host].keeper_pid):
-            unfit.setdefault(node.host, "had no keeper when the run began")
+            unfit.setdefault(node.host, "had no host agent when the run began")
         elif node.name in placement.quarantined:
             unfit.setdefault(node.host, f"has {node.name}, which {placement.quarantined[node.name]}")
     return unfit

@@ -1,4 +1,4 @@
-"""Assign the nodes of a bed to the slots of a trial: a warm spare takes the slot of a node that the run must not use."""
+"""Assign the nodes of a bed to the slots of a trial: a warm spare takes the place of a node that the run must not use."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def assign(
 def _refuse_faults_on_substitutes(trial: Trial, placement: Placement, substitutes: Mapping[str, str]) -> None:
     """A fault that names a node without a rank would end a rank where that node takes a slot. Raises UsageError."""
     aimed = [
-        f"fault {fault.id} ({fault.fault}): {new} has no rank of its own, and takes the slot of {old}, which {placement.excluded[old]}"
+        f"fault {fault.id} ({fault.fault}): {new} has no rank of its own, and takes the place of {old}, which {placement.excluded[old]}"
         for fault in trial.faults
         for old, new in substitutes.items()
         if fault.node == new
@@ -87,7 +87,7 @@ def missing_spares(bed: BedSpec, placement: Placement, substitutes: Mapping[str,
     spares = {node.name for node in bed.nodes if node.role == "spare"}
     used = {old: new for old, new in substitutes.items() if new in spares}
     return tuple(
-        f"{name} {placement.excluded[name]}" + (f"; {used[name]} takes its slot" if name in used else "")
+        f"{name} {placement.excluded[name]}" + (f"; {used[name]} takes its place" if name in used else "")
         for name in _excluded(bed, placement)
         if name in spares or name in used
     )
@@ -111,7 +111,7 @@ def _describe_use(bed: BedSpec, placement: Placement, name: str, substitute: str
     if not substitute:
         return "" if name in placement.unfit else "; it takes no part"
     is_unknown = bed.node(substitute).role == "spare" and not placement.spare_probe
-    return f"; {substitute} takes its slot{', not probed before' if is_unknown else ''}"
+    return f"; {substitute} takes its place{', not probed before' if is_unknown else ''}"
 
 
 def _excluded(bed: BedSpec, placement: Placement) -> list[str]:

@@ -29,7 +29,7 @@ EXIT_CODES = {
 #: The outcomes that a checker may return.
 OUTCOMES = ("pass", "fail", "unknown")
 #: The reason for skipping a check that needs a twin.
-NO_TWIN = "not checked: the run has no twin to compare with (--no-twin): --twin"
+NO_TWIN = "not checked: the run has no reference run to compare with (--no-reference): --reference"
 #: The hint to the files of a run's plugins.
 FROM_BUNDLE = "the bundle has it: --plugins inputs/plugins"
 #: Key and value in the evidence of a verdict if the file of the check has changed since the run was planned.

@@ -170,7 +170,7 @@ def _exact(verdicts: Sequence[Verdict]) -> Rung:
     state = _state(own)
     compared = [verdict.text for verdict in own if verdict.outcome != "skipped"]
     text = _finding(own, state) or next(
-        reversed(compared or [verdict.text for verdict in own]), "no reference run: --twin"
+        reversed(compared or [verdict.text for verdict in own]), "no reference run: --reference"
     )
     return Rung(name=rungs.NAMES["exact"], state=state, text=text, checks=_outcomes(own))
 

@@ -224,7 +224,7 @@ class Agent:
         if command.incarnation not in (None, self._incarnation):
             return f"for incarnation {command.incarnation}; this one is {self._incarnation}"
         if command.kind in (GangStart, StoreOpen) and (command.epoch or 0) <= self._stopped.get(item.run, -1):
-            return f"the gang of epoch {command.epoch} was stopped"
+            return f"the worker group of start {command.epoch} was stopped"
         highest = self._epochs.get(item.run, 0)
         if command.epoch is None or command.epoch >= highest:
             return ""
@@ -271,14 +271,16 @@ class Agent:
 
         def read_fence(is_last: bool) -> int | None:
             if stops != self._stops_of_bed:
-                raise RuntimeError(f"the gang of epoch {spec.epoch} was stopped before it started")
+                raise RuntimeError(f"the worker group of start {spec.epoch} was stopped before it started")
             return checkpoints.read_fence(Path(spec.checkpoints))
 
         def start(fence: int | None) -> None:
             if fence is not None and fence > spec.epoch:
                 self._reject(item, f"epoch {spec.epoch} is over; the fence is at epoch {fence}")
             elif self._ranks.are_running():
-                self._respond(item, "fail", CommandFailed(reason="ranks of another gang still run on this node"))
+                self._respond(
+                    item, "fail", CommandFailed(reason="ranks of another worker group still run on this node")
+                )
             else:
                 self._respond(item, "ok", self._start_ranks(item.run, spec, system))
 

@@ -33,7 +33,7 @@ _MANAGER_S = 5.0
 _TEMPLATE = """\
 # Written by `ccbed up`, removed by `ccbed down`.
 [Unit]
-Description=Keeper of ccbed bed {bed}
+Description=Host agent of ccbed bed {bed}
 ConditionPathExists={archive}
 RequiresMountsFor={hostdir}
 After=network.target docker.service
@@ -46,13 +46,13 @@ ExecStart={python} {archive} keeper @{options}
 {user}Environment="{variable}={tag}"
 WorkingDirectory={hostdir}
 UMask=0077
-# The keeper's nodes, and the connections that it serves, outlive it: `ccbed down` ends them.
+# The host agent's nodes, and the connections that it serves, outlive it: `ccbed down` ends them.
 KillMode=process
 OOMPolicy=continue
 Restart=on-failure
 RestartSec=1
 TimeoutStartSec={limit_s:g}
-# No sandbox: the keeper enters the namespaces of nodes, and runs the commands of ccbed_engine_control.
+# No sandbox: the host agent enters the namespaces of nodes, and runs the commands of ccbed_engine_control.
 
 [Install]
 WantedBy={target}
@@ -189,7 +189,7 @@ def _ensure_unit(manager: Manager, wanted: Wanted) -> None:
     manager.systemctl("reset-failed", name)
     manager.systemctl("start", name, check=True)
     if not launch.is_running(directory, wanted.digest, wanted.named):
-        raise OSError(f"unit {name} has started no keeper")
+        raise OSError(f"unit {name} has started no host agent")
 
 
 def _install(manager: Manager, draft: Path, text: str) -> None:

@@ -17,7 +17,7 @@ IDLE = 2
 #: An engine may take so long to respond: podman starts other programs for its version, on a busy machine for seconds.
 RESPONSE_S = 9.0
 REBOOTED = "its host was rebooted"
-STARTED_BY_HAND = "started again by hand, and not by its keeper"
+STARTED_BY_HAND = "started again by hand, and not by its host agent"
 
 
 def bed_status(hostdir: str, bed: str, engine: str, memory: bool = False) -> dict[str, Any]:

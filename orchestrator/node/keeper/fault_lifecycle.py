@@ -23,9 +23,7 @@ from .node_protocol import Node
 VERIFY_S = 2.0
 HELD = "fault not proved: the state to verify already held before the injection"
 NOT_KNOWN = "fault not proved: it is not known whether the state to verify already held before the injection"
-UNHEALABLE = (
-    "fault not injected: the state in which its healing must end does not hold now, so the healing could not be proved"
-)
+UNHEALABLE = "fault not injected: the state that must hold once it is undone does not hold now, so undoing it could not be proved"
 
 P = ParamSpec("P")
 Evidence = Mapping[str, Any]
@@ -262,7 +260,7 @@ class FaultLifecycle:
                     self._note(lease, faults.HealVerified(id=lease.id, evidence=evidence))
                     respond("ok", FaultHealDone(verified=True, evidence=evidence))
                 else:
-                    reason = problems[0] if problems else "healing not verified"
+                    reason = problems[0] if problems else "undoing not verified"
                     respond("fail", CommandFailed(reason=reason, verified=False, evidence=evidence))
 
             if (act.heal or act.verify_heal) and not is_rejected:

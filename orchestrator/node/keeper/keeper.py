@@ -144,7 +144,7 @@ class Keeper:
         """Why a command is rejected; empty if it is performed. Only commands that end a node name an incarnation."""
         command = item.command
         if command.kind not in self._handlers():
-            return f"a keeper does not perform {command.f}"
+            return f"a host agent does not perform {command.f}"
         try:
             node = self._nodes.get(str(command.node or ""))
         except ValueError as error:

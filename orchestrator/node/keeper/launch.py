@@ -76,7 +76,7 @@ def end_keeper(directory: Path) -> int:
 def describe_loss(directory: Path) -> str:
     """What to say where a directory's keeper is gone."""
     reason = explain_loss(directory)
-    return "the keeper of this bed is gone" + (f" ({reason})" if reason else "")
+    return "the host agent of this bed is gone" + (f" ({reason})" if reason else "")
 
 
 def explain_loss(directory: Path) -> str:
@@ -113,7 +113,7 @@ def _start(workdir: Path, archive: Path, python: str, arguments: Sequence[str], 
     if not ready:
         text = output.decode(errors="replace") + _log_tail(workdir / label.KEEPER_DIR / "keeper.log")
         reason = cgroups.explain_oom(oom_kills)
-        head = f"the keeper did not start{': ' if reason else ''}{reason}"
+        head = f"the host agent did not start{': ' if reason else ''}{reason}"
         raise RuntimeError("\n".join([head, *text.splitlines()[-15:]]))
 
 

@@ -68,7 +68,7 @@ class Leases:
 def describe_leases(directory: Path) -> tuple[str, ...]:
     """The leases in force, one short line each."""
     leases = Leases(directory).all()
-    return tuple(f"{lease.fault} on {lease.node}: heals by itself in {lease.left_s:.0f} s" for lease in leases)
+    return tuple(f"{lease.fault} on {lease.node}: undone by itself in {lease.left_s:.0f} s" for lease in leases)
 
 
 def _build(content: Mapping[str, Any]) -> list[Lease]:

@@ -132,7 +132,7 @@ class StartedNode:
             respond(kind, payload)
 
 
-OUT_OF_REACH = "the external keeper cannot act on a node, only on its host"
+OUT_OF_REACH = "the external host agent cannot act on a node, only on its host"
 
 
 @dataclass(kw_only=True)

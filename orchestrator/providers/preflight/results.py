@@ -78,6 +78,6 @@ def agent(bed: BedSpec, status: BedStatus) -> Requirement:
     outdated = [node.name for node, state in states if state.spec_hash != node.hash or state.changed]
     if status.keeper_hash == bed.agent and not outdated:
         return Requirement.ok(name, "on all ok")
-    loss = f"the keeper is gone{f' ({status.keeper_loss})' if status.keeper_loss else ''}"
+    loss = f"the host agent is gone{f' ({status.keeper_loss})' if status.keeper_loss else ''}"
     text = loss if not (outdated or status.keeper_pid) else f"not on {', '.join(outdated) or 'keeper'}"
     return Requirement.fail(name, text, f"ccbed up {bed.inventory}")

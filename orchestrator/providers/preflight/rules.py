@@ -216,9 +216,7 @@ def _names(observed: Observations) -> Iterable[Requirement]:
                 yield Requirement.fail("names", text, fix)
             elif slow >= LOOKUP_S:
                 text = f"{namespace} takes over {LOOKUP_S:g} s to look up {address}"
-                fix = (
-                    f"every start of a gang may wait 10 s for it: add a line for {address} to /etc/hosts of {namespace}"
-                )
+                fix = f"every start of a worker group may wait 10 s for it: add a line for {address} to /etc/hosts of {namespace}"
                 yield Requirement.warn("names", text, fix)
             elif name and lookup.get("back") and address not in lookup["back"]:
                 text = f"on {namespace} {address} is {name}, and {name} is {', '.join(lookup['back'])}"

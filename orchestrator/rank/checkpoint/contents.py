@@ -131,7 +131,7 @@ class Refused(Exception):
     silent = True
 
     def __init__(self, name: str, fence: int) -> None:
-        super().__init__(f"{name}: fenced off by attempt {fence}")
+        super().__init__(f"{name}: a later start of the job ({fence}) has begun")
         self.name, self.fence = name, fence
 
 

@@ -95,7 +95,7 @@ def choose(
     return Choice(
         name=first,
         seconds={name: expected[name] for name in names},
-        why=f"{_compared(first, names, expected)}; alpha {alpha * 1e6:.1f} us, beta {beta * 1e9:.3f} ns/B"
+        why=f"{_compared(first, names, expected)}; latency {alpha * 1e6:.1f} us, {beta * 1e9:.3f} ns/B"
         + (f"; ranks {_behind(tiers.groups)} behind shared uplinks" if tiers else ""),
         rivals=tuple(name for name in names if link and expected[name] * LEAST_SHARE <= latest),
         at_once=at_once,

@@ -47,7 +47,7 @@ def enter(gang: gang_model.GangSpec, events_path: str) -> None:
         _restrict((*_SYSTEM, *isolation.writable, temporary, gang.out, str(Path(events_path).parent)))
     except OSError as error:
         raise NotIsolated(
-            f"this kernel cannot keep a reference run from the user's files (Landlock: {error}); --no-twin runs without it"
+            f"this kernel cannot keep a reference run from the user's files (Landlock: {error}); --no-reference runs without it"
         ) from None
     tempfile.tempdir = None
 

@@ -40,7 +40,7 @@ def main(
     threads = len(os.listdir("/proc/self/task"))
     print(f"ccbed: run {gang.run} node {node} incarnation {incarnation} epoch {gang.epoch} rank {rank}", flush=True)
     if _is_fenced_off(gang):
-        print(f"ccbed: attempt {gang.epoch} is over: a later attempt has begun", flush=True)
+        print(f"ccbed: these ranks are of an earlier start (number {gang.epoch}): a later one has begun", flush=True)
         return 1
     notes = recorder.Notes(events_path, node=node, incarnation=incarnation, rank=rank, epoch=gang.epoch)
 

@@ -148,7 +148,7 @@ def figures(measured: collectives.Measured) -> Iterator[Figure]:
     models = [row.of_model for row in measured.rows if row.of_model is not None]
     if models:
         span = f"{min(models):.2f} to {max(models):.2f}" if len(models) > 1 else f"{models[0]:.2f}"
-        yield "measured / model", span, "median over the model by the probe's alpha and beta"
+        yield "measured / model", span, "median over the model by the probe's latency and bandwidth"
     yield _straggler(measured)
     yield (
         "wrong results",

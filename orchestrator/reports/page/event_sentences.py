@@ -9,10 +9,10 @@ from typing import Any
 
 from ...core.verdict.sentence import seconds
 from ...model.event import Event
-from ...views import mapping
+from ...views import mapping, start_name
 from . import facts
 
-#: Name of an event -> templates; the first whose fields the event has is used. ``node`` and ``attempt`` are fields of every event.
+#: Name of an event -> templates; the first whose fields the event has is used. ``node`` and ``start`` are fields of every event.
 NOTES: Mapping[str, Sequence[str]] = {
     "run.begin": ("the run begins on bed {bed}",),
     "run.resumed": ("another orchestrator continues the run",),
@@ -21,10 +21,10 @@ NOTES: Mapping[str, Sequence[str]] = {
     "run.end": ("the run ends: {outcome}, {reason}", "the run ends: {outcome}"),
     "controller.late": ("the controller was delayed by {late_s} s",),
     "command.refused": ("{node} rejected a command: {reason}",),
-    "gang.joined": ("every rank of attempt {attempt} has joined",),
-    "gang.stalled": ("the gang stalled: {reason}", "the gang stalled: no step for {since_s} s"),
+    "gang.joined": ("every rank of {start} has joined",),
+    "gang.stalled": ("the worker group stalled: {reason}", "the worker group stalled: no step for {since_s} s"),
     "gang.quiet": ("no step for {since_s} s: the ranks are inspected",),
-    "gang.busy": ("the gang works: {reason}",),
+    "gang.busy": ("the worker group works: {reason}",),
     "gang.joining": ("{reason}",),
     "store.retried": ("ports {taken} are in use; the store listens on {port}",),
     "recovery.waiting": ("no host has room for {lost}; recovery waits for {wait_s} s ({hosts})",),
@@ -34,9 +34,9 @@ NOTES: Mapping[str, Sequence[str]] = {
         "recovery from the loss of {lost} by {policy}; ranks go on with {slots}",
         "recovery of ranks {failed}, restarted in place on {slots}",
     ),
-    "recovery.growing": ("{joining} can rejoin; the gang stops after a checkpoint",),
+    "recovery.growing": ("{joining} can rejoin; the worker group stops after a checkpoint",),
     "recovery.grown": ("{joined} rejoined; ranks go on with {slots}",),
-    "recovery.replaced": ("{lost} is replaced within the attempt ({policy})",),
+    "recovery.replaced": ("{lost} is replaced while the others run on ({policy})",),
     "recovery.refused": ("no recovery: {reason}",),
     "rank.start": ("rank {rank} started on {node} (pid {pid})", "rank {rank} started on {node}"),
     "rank.joining": (
@@ -46,10 +46,10 @@ NOTES: Mapping[str, Sequence[str]] = {
     ),
     "rank.joined": ("rank {rank} joined a process group of {world} ranks ({backend})",),
     "rank.restored": ("rank {rank} begins with checkpoint {name} of step {step}", "rank {rank} begins at step {step}"),
-    "rank.step": ("rank {rank} completed step {step}, its {mark} in this attempt",),
+    "rank.step": ("rank {rank} completed step {step}, its {mark} since this start",),
     "rank.unobserved": ("of rank {rank} this cannot be judged: {what}, {why}",),
     "rank.inside": ("rank {rank} is inside {phase} of step {step}", "rank {rank} is at the point of the hold"),
-    "rank.held": ("rank {rank} is held in {phase} of step {step}", "rank {rank} is held in {phase}"),
+    "rank.held": ("rank {rank} waits in {phase} of step {step}", "rank {rank} waits in {phase}"),
     "rank.released": ("rank {rank} continues after {held_s} s",),
     "hold.expired": ("the hold of rank {rank} expired",),
     "rank.finished": ("rank {rank} finished its {steps} steps", "rank {rank} finished"),
@@ -68,15 +68,15 @@ NOTES: Mapping[str, Sequence[str]] = {
     "fault.before": ("fault {id}: {node} was observed before the injection ({evidence})",),
     "fault.injected": ("fault {id} was injected on {node} ({evidence})", "fault {id} was injected on {node}"),
     "fault.verified": ("fault {id} was verified on {node} ({evidence})", "fault {id} was verified on {node}"),
-    "fault.lasted": ("fault {id} was observed {samples} times until its healing; held: {held} ({evidence})",),
-    "fault.healed": ("fault {id} was healed on {node}",),
-    "heal.verified": ("the healing of fault {id} was verified on {node} ({evidence})",),
-    "lease.armed": ("{holder} heals the fault after {lease_s} s",),
-    "lease.over": ("the lease of the fault expired",),
+    "fault.lasted": ("fault {id} was observed {samples} times until it was undone; held: {held} ({evidence})",),
+    "fault.healed": ("fault {id} was undone on {node}",),
+    "heal.verified": ("fault {id} was verified as undone on {node} ({evidence})",),
+    "lease.armed": ("{holder} undoes the fault after {lease_s} s",),
+    "lease.over": ("the time limit of the fault is over: it is undone",),
     "resume.chosen": ("the ranks load checkpoint {name} of step {step}", "the ranks start at step {step}"),
     "checkpoint.commit": ("rank {rank} committed checkpoint {name} of step {step}",),
     "save.committed": ("rank {rank} saved {path} after {n} steps", "rank {rank} saved a checkpoint"),
-    "checkpoint.refused": ("a commit of an old attempt was rejected: {name}",),
+    "checkpoint.refused": ("a commit of an earlier start was rejected: {name}",),
     "checkpoint.failed": ("checkpoint {name} is lost: {reason}",),
     "checkpoint.skipped": ("checkpoint {name} is skipped: {reason}",),
     "command.repeated": ("{f} came again; its outcome was repeated",),
@@ -105,12 +105,12 @@ def _verified(act: str) -> tuple[str, str]:
 
 #: Name of a command -> what is asked for, and what was done, with most fields first.
 COMMANDS: Mapping[str, tuple[str, ...]] = {
-    "fence.write": ("no attempt before {attempt} may commit any more", "the fence is written"),
+    "fence.write": ("no start before {start} may commit any more", "the fence is written"),
     "checkpoint.scan": ("{node} looks for the newest valid checkpoint", "the newest valid checkpoint is {newest}"),
-    "store.open": ("{node} hosts the store of attempt {attempt}", "the store listens on {address} port {port}"),
-    "gang.start": ("{node} starts its ranks {ranks} of attempt {attempt}", "{node} started {pids}"),
+    "store.open": ("{node} hosts the store of {start}", "the store listens on {address} port {port}"),
+    "gang.start": ("{node} starts its ranks {ranks} of {start}", "{node} started {pids}"),
     "gang.stop": (
-        "{node} ends its ranks of attempt {attempt}",
+        "{node} ends its ranks of {start}",
         "no rank is left on {node}; processes that can run code: {left}; seconds from their notice to their end: {had_s}",
         "no rank is left on {node}; processes that can run code: {left}",
     ),
@@ -118,9 +118,9 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "node.apply": ("{node} is started", "{node} runs"),
     "node.kill": ("every process of {node} is ended", "every process of {node} is ended; left {left}"),
     "fault.act": ("{fault} ({id}) is injected on {node}", *_verified("injected")),
-    "fault.heal": ("fault {id} is healed on {node}", *_verified("healed")),
+    "fault.heal": ("fault {id} is undone on {node}", *_verified("undone")),
     "rank.release": ("rank {rank} shall continue", "the agent released the rank"),
-    "rank.hold": ("rank {rank} shall be held in {phase}", "the order to hold was written"),
+    "rank.hold": ("rank {rank} shall wait in {phase}", "the order to wait was written"),
     "gather": ("the files of all nodes are fetched", "{files} files were fetched"),
     "exec": ("{node} runs {argv}", "the program left with code {code}"),
     "exec.stop": ("the program on {node} is ended", "the program does not run any more"),
@@ -157,7 +157,7 @@ def _templates(event: Event) -> Iterator[str]:
 
 def _fields(event: Event) -> Iterator[tuple[str, str]]:
     yield "node", event.node or "the controller"
-    yield "attempt", str(event.epoch or 0)
+    yield "start", start_name(event.epoch or 0)
     for name, value in event.value.items():
         if name == "cases" and isinstance(value, list):
             yield "count", str(len(value))

@@ -97,13 +97,13 @@ def run_facts(run: Run, view: RunView) -> Pairs:
         ("run", name(run)),
         ("bed", bed(run)),
         ("format", "" if run.format > 1 else views.NOT_COMPARED),
-        ("slots", ", ".join(view.slots)),
+        ("nodes of the ranks", ", ".join(view.slots)),
         ("spares", ", ".join(map(str, plan.get("spares", ())))),
         *_placement(plan),
         ("started", started(run)),
         ("duration", sentence.seconds(view.duration_s)),
         ("events", f"{len(run.history.events):,}"),
-        ("twin", f"{run.twin.run} ({run.twin.key[:16]})" if run.twin else "none"),
+        ("reference run", f"{run.twin.run} ({run.twin.key[:16]})" if run.twin else "none"),
         ("started by", command(run)),
         ("reason", str(document(run, "bundle.json").get("reason", ""))),
     ]
@@ -117,7 +117,7 @@ def _placement(plan: Mapping[str, Any]) -> Pairs:
         name: why for kind in ("quarantined", "unfit", "drained") for name, why in (placement.get(kind) or {}).items()
     }
     pairs = [
-        (f"without {node}", f"it {reason}" + (f"; {substitutes[node]} has its slot" if node in substitutes else ""))
+        (f"without {node}", f"it {reason}" + (f"; {substitutes[node]} has its place" if node in substitutes else ""))
         for node, reason in excluded.items()
     ]
     notes = "; ".join(map(str, placement.get("notes") or ()))

@@ -14,7 +14,7 @@ BAR = 30
 
 def draw(run: views.RunView, spans: Sequence[views.Span], failover: views.Failover) -> Markup:
     """The picture of one failover; empty where it has no phases."""
-    phases = [(name, max(size, 0.0)) for name, size in failover.phases]
+    phases = [(views.STAGES[name], max(size, 0.0)) for name, size in failover.phases]
     total = sum(size for _, size in phases)
     if not failover.milestones or total <= 0:
         return Markup("")
@@ -78,5 +78,5 @@ def _caught(failover: views.Failover, zero: float, start: float, end: float, bot
     offset, factor = svg.scale(start, end)
     x = offset + factor * (zero + failover.caught_up_s)
     anchor = "end" if x > svg.WIDTH - 160 else "start"
-    label = svg.text(x + (-6 if anchor == "end" else 6), timeline.TOP - 14, "caught up", "muted", anchor)
+    label = svg.text(x + (-6 if anchor == "end" else 6), timeline.TOP - 14, "steps redone", "muted", anchor)
     return [svg.line(x, timeline.TOP - 8, x, bottom + 8, "caught"), label]

@@ -74,7 +74,7 @@ def describe(losses: Losses) -> str:
     curve = losses.kept
     first, last = min(curve), max(curve)
     same, both = equal(losses)
-    twin = f" Equal to the twin at {same} of {both} steps." if both else ""
+    twin = f" Equal to the reference run at {same} of {both} steps." if both else ""
     return f"{len(curve)} steps, loss {curve[first]:.4f} at the first and {curve[last]:.4f} at step {last}.{twin}"
 
 
@@ -179,7 +179,7 @@ def _lines(frame: _Frame, losses: Losses) -> list[Markup]:
 
 
 def _legend(losses: Losses) -> list[Markup]:
-    entries = [("loss", "this run")] + ([("twin", "twin, never interrupted")] if losses.twin else [])
+    entries = [("loss", "this run")] + ([("twin", "reference run, never interrupted")] if losses.twin else [])
     parts, x = [], float(svg.LEFT)
     for class_, label in entries:
         parts += [svg.line(x, 10, x + 26, 10, class_), svg.text(x + 32, 14, label, "label")]

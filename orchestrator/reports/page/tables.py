@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -31,8 +32,14 @@ QUIET = (
     "agent.ready",
     "store.open",
 )
-STAGES = ("planned", "armed", "injected", "verified", "healed", "heal verified")
+STAGES = {name: name for name in ("planned", "armed", "injected", "verified")} | {
+    "healed": "undone", "heal verified": "undoing verified",
+}  # fmt: skip
 EVENTS = 300
+#: Keys of evidence, and what people call them.
+_NAMES = {"twin": "reference run", "control": "restarted reference"}
+#: A start of the ranks, as a key of evidence.
+_START = re.compile(r"^attempt (\d+)")
 #: Events that a text names as evidence of one finding.
 LISTED = 20
 #: Of a script that reports no steps.
@@ -174,7 +181,7 @@ def faults(fault_views: Sequence[FaultView]) -> list[dict[str, Any]]:
             "fault": fault.fault,
             "target": fault.node or (f"rank {fault.rank}" if fault.rank is not None else "not resolved"),
             "exact": "exact" if fault.exact else "observed",
-            "stages": [(stage, fault.stages.get(stage)) for stage in STAGES],
+            "stages": [(word, fault.stages.get(stage)) for stage, word in STAGES.items()],
             "unreached": fault.unreached,
         }
         for fault in fault_views
@@ -229,7 +236,7 @@ def steps(lost: Sequence[int]) -> str:
 
 
 def _title(view: RunView, failover: Failover, step: int | None) -> str:
-    lost = ", ".join(failover.lost) or ", ".join(f"rank {rank}" for rank in failover.failed_ranks) or "gang"
+    lost = ", ".join(failover.lost) or ", ".join(f"rank {rank}" for rank in failover.failed_ranks) or "the worker group"
     where = "" if step is None else f" at step {step:,}"
     return f"{lost} lost{where}, " + (
         sentence.returned(view, failover) if failover.ttr_s is None else f"back in {moment(failover.ttr_s)}"
@@ -241,10 +248,14 @@ def _parts(verdict: Verdict) -> tuple[tuple[str, str, str, str], ...]:
     if verdict.check != "resume-complete":
         return ()
     return tuple(
-        (attempt, part, str(mapping(row).get("result", "")), str(mapping(row).get("text", "")))
+        (_START.sub(_started, attempt), part, str(mapping(row).get("result", "")), str(mapping(row).get("text", "")))
         for attempt, rows in mapping(verdict.evidence.get("rows")).items()
         for part, row in mapping(rows).items()
     )
+
+
+def _started(key: re.Match[str]) -> str:
+    return views.start_name(int(key[1]))
 
 
 def _evidence(verdict: Verdict) -> tuple[Evidence, ...]:
@@ -260,8 +271,10 @@ def _pieces(key: str, value: Any) -> Iterator[Evidence]:
             yield Evidence(name="", text=text, events=numbers("seq", item.get("seq", ())))
     elif value not in ("", None, [], {}, ()):
         pairs = value.items() if isinstance(value, Mapping) else ()
-        text = ", ".join(f"{name}: {facts.show(item)}" for name, item in pairs) or facts.show(value)
-        yield Evidence(name=str(key), text=text, events=numbers(key, value))
+        text = ", ".join(
+            f"{_START.sub(_started, str(name))}: {facts.show(item)}" for name, item in pairs
+        ) or facts.show(value)
+        yield Evidence(name=_NAMES.get(key, key), text=text, events=numbers(key, value))
 
 
 def _event(event: Event, line: int, logs: Mapping[tuple[str, int, int], str]) -> EventRow:
@@ -270,6 +283,6 @@ def _event(event: Event, line: int, logs: Mapping[tuple[str, int, int], str]) ->
         log = logs.get((event.node, event.data.rank, event.epoch or 0), "")
     return EventRow(
         seq=event.seq, line=line, t=f"{event.t:.3f}", type=event.type, f=event.f, node=event.node or "",
-        attempt="" if event.epoch is None else f"attempt {event.epoch}", text=event_sentences.sentence(event),
+        attempt="" if event.epoch is None else views.start_name(event.epoch), text=event_sentences.sentence(event),
         log=files.address(log) if log else "",
     )  # fmt: skip

@@ -19,7 +19,7 @@ KINDS = {
     "held": "held or waiting",
     "paused": "paused",
     "dead": "gone",
-    "idle": "warm, idle",
+    "idle": "ready, idle",
 }
 
 
@@ -153,7 +153,7 @@ def _span(span: views.Span, y: float, start: float, end: float) -> Markup:
     offset, factor = svg.scale(start, end)
     x1, x2 = offset + factor * max(span.start, start), offset + factor * min(span.end, end)
     size = max(x2 - x1, 1.5)
-    label = span.label or ("" if span.epoch is None else f"attempt {span.epoch}")
+    label = span.label or ("" if span.epoch is None else views.start_name(span.epoch))
     kind = span.kind if span.kind in KINDS else "idle"
     tip = f"{span.node}: {KINDS[kind]}{', ' + label if label else ''}, {span.start:.3f} to {span.end:.3f} s"
     box = svg.element(

@@ -135,9 +135,9 @@ def link(setting: Setting) -> str:
     """The result of the probe, and the clocks of the ranks."""
     known, parts = setting.link, []
     if known.alpha_s is not None:
-        parts.append(f"alpha {quantities.duration(known.alpha_s)}")
+        parts.append(f"latency {quantities.duration(known.alpha_s)}")
     if known.beta:
-        parts.append(f"beta = {quantities.rate(8 / known.beta)}")
+        parts.append(f"bandwidth {quantities.rate(8 / known.beta)}")
     parts += [worst_direction(setting)] if known.directions else []
     if known.rate:
         parts.append(f"line rate {quantities.rate(known.rate)}")

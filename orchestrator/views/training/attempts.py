@@ -12,7 +12,7 @@ from ...model import watch
 from ...model.events import RecoveryReplaced
 from ...model.frozen import dataclass, field
 from ...model.run import Run
-from ..gangs import Gang, gangs
+from ..gangs import Gang, gangs, start_name
 from ..step_ranges import Steps
 from .uneven import FilesOfRank
 
@@ -132,8 +132,13 @@ class Attempt:
     are_replicas: bool = False
 
     @property
-    def name(self) -> str:
+    def key(self) -> str:
+        """Its name in the evidence of verdicts."""
         return f"attempt {self.number}" + (f", restart {self.restart}" if self.is_restarted else "")
+
+    @property
+    def name(self) -> str:
+        return start_name(self.number) + (f", restart {self.restart}" if self.is_restarted else "")
 
     @property
     def world(self) -> int:

@@ -101,7 +101,7 @@ def _by_twin(row: Row, process: Process, step: Step | None, twin: Mapping[str, s
         own = {f"optimizer.{name}": digest for name, digest in start.optimizer.items()}
     known = {name.rpartition("@")[0] for name in twin if name.endswith(f"@{step}") and name.startswith(row.part)}
     if own and known == set(own) and all(digest and twin[f"{name}@{step}"] == digest for name, digest in own.items()):
-        return replace(row, result="pass", text=f"equal to that of the twin after step {step}")
+        return replace(row, result="pass", text=f"equal to that of the reference run after step {step}")
     return row
 
 
@@ -127,7 +127,9 @@ def _by_rates(row: Row, process: Process, step: Step, twin: Mapping[str, str]) -
         return replace(row, result="fail", text=text)
     is_known = row.result == "unknown" and row.part == "scheduler" and len({rates for _, rates, _ in common}) > 1
     if is_known:
-        return replace(row, result="pass", text=f"the learning rates of {len(common)} steps are those of the twin")
+        return replace(
+            row, result="pass", text=f"the learning rates of {len(common)} steps are those of the reference run"
+        )
     return row
 
 
@@ -344,7 +346,7 @@ def _by_contents(
     who: str,
 ) -> Iterator[Row]:
     """Without a state of that moment: by the contents of the checkpoint, and by the steps that were executed again."""
-    reason = f"no earlier attempt recorded the whole state after step {resumption.step}"
+    reason = f"no earlier start recorded the whole state after step {resumption.step}"
     checkpoint = resumption.checkpoint if resumption.newest == resumption.step else None
     contents = checkpoint.contents if checkpoint else {}
     for part in PARTS:

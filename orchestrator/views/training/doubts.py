@@ -70,7 +70,7 @@ def nothing_to_resume(run: Run, lines: Lineage) -> Iterator[Finding]:
     for process in lines.attempts[0].ranks.values() if is_only else ():
         if (load := _began_with(process)) is not None:
             source = load.path or "a checkpoint"
-            text = f"{process.name} began with the optimizer of {source}, and no record shows the attempt that saved it"
+            text = f"{process.name} began with the optimizer of {source}, and no record shows the start that saved it"
             yield Finding(text=f"{lines.attempts[0].name}: {text}")
 
 

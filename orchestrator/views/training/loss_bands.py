@@ -95,7 +95,7 @@ def _conclude(bands: Sequence[Band], count: int) -> LossBands:
     if any(not math.isfinite(value) for band in bands for value in (band.loss, band.low, band.high)):
         return LossBands(outcome="unknown", text="a loss is not a finite number", runs=count, bands=tuple(bands))
     if equal:
-        text = f"not seen to differ in {count} undisturbed runs, so there is no band; bit-exact compares with a twin"
+        text = f"not seen to differ in {count} undisturbed runs, so there is no band; bit-exact compares with a reference run"
         return LossBands(outcome="unknown", text=text, runs=count, bands=tuple(bands))
     if outside:
         band = outside[0]

@@ -10,7 +10,7 @@ from ...model.event import Event
 from ...model.events import ResumeChosen
 from ...model.run import Run, StepRecord
 from ..findings import Finding, finding
-from ..gangs import Gang, gangs
+from ..gangs import Gang, gangs, start_name
 from ..lineage import chosen_checkpoints, resume_steps
 from ..step_ranges import Steps
 from .attempts import Attempt, Process
@@ -126,5 +126,5 @@ def _wrong_commands(gang: Gang, chosen: Event[ResumeChosen] | None) -> Iterator[
         resume = start.invoke.data.resume
         due = (chosen.data.step or 0, chosen.data.sha256) if chosen else None
         if ((resume.step or 0, resume.sha256) if resume else (0, None)) != due:
-            text = f"attempt {gang.epoch}: {start.node} was started with another checkpoint"
+            text = f"{start_name(gang.epoch)}: {start.node} was started with another checkpoint"
             yield finding(text, start.invoke, chosen)

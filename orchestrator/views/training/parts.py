@@ -127,7 +127,7 @@ def _module_copies(pair: Pair) -> tuple[Result, str]:
     if pair.unobserved:
         return "unknown", UNOBSERVED.format(pair.unobserved)
     if not own or not other:
-        return "unknown", "recorded in one of the attempts only"
+        return "unknown", "recorded in one of the starts only"
     if set(own.values()) == set(other.values()) and None not in own.values():
         return "pass", ""
     if None in (*own.values(), *other.values()):
@@ -238,7 +238,7 @@ def _document(own: Any, other: Any, absent: str) -> tuple[Result, str]:
     if not own and not other:
         return "not applicable", absent
     if own is None or other is None:
-        return "unknown", "recorded in one of the attempts only"
+        return "unknown", "recorded in one of the starts only"
     same = json.dumps(own, sort_keys=True) == json.dumps(other, sort_keys=True)
     return ("pass", "") if same else ("fail", _changed(own, other))
 
@@ -395,7 +395,7 @@ def by_batches(repeated: tuple[Replay, ...], *, is_random: bool = True) -> tuple
     )  # of its last step a killed rank recorded none
     if _replayed(known):
         return "pass", f"{len(known)} steps came out as before"
-    return "unknown", "no batch was recorded in both attempts" if repeated else "no step was executed again"
+    return "unknown", "no batch was recorded in both starts" if repeated else "no step was executed again"
 
 
 def _replayed(repeated: tuple[Replay, ...], least: int = 1) -> bool:

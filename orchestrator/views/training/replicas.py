@@ -152,6 +152,6 @@ def _states(attempt: Attempt, group: tuple[int, ...]) -> Iterator[tuple[int, dic
 def _difference(attempt: Attempt, n: int, digests: dict[int, str]) -> Finding:
     first = min(digests)
     other = next(rank for rank, digest in sorted(digests.items()) if digest != digests[first])
-    when = f"after step {n} of the attempt" if n else "as it begins"
+    when = f"after step {n} of the start" if n else "as it begins"
     text = f"{attempt.name}: rank {other} and rank {first} have different weights {when}"
     return Finding(text=text, seqs=() if n else attempt.ranks[other].seqs[:1] + attempt.ranks[first].seqs[:1])

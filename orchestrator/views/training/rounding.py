@@ -145,16 +145,18 @@ def beyond(
                 steps[step_of(name)] = steps.get(step_of(name), True) and own[name] == other[name]
         first = min((step for step, is_equal in steps.items() if step > base and not is_equal), default=0)
         if first > base + 1 and steps.get(base + 1) and steps.get(first - 1) and first - 1 not in starts:
-            text = f"rank {rank}: weights and optimizer equal the twin's until step {first - 1} and differ from the next on"
+            text = f"rank {rank}: weights and optimizer equal the reference run's until step {first - 1} and differ from the next on"
             return first, text
         if moved := _moved(_shares(own, other, base), least):
-            return moved[0], f"rank {rank}: the weights after step {moved[0]} differ from the twin's {moved[1]}"
+            return moved[
+                0
+            ], f"rank {rank}: the weights after step {moved[0]} differ from the reference run's {moved[1]}"
     for rank, own in sorted(facts.losses.items(), key=lambda item: int(item[0])):
         known = {
             int(step): (twin.losses[rank][step], own[step]) for step in own.keys() & twin.losses.get(rank, {}).keys()
         }
         pairs = {n: (float.fromhex(a), float.fromhex(b)) for n, (a, b) in known.items() if n > base}
         if (step := jump(pairs, least)) is not None:
-            text = f"rank {rank}: the loss of step {step} is {pairs[step][1]:.7g}, the twin's {pairs[step][0]:.7g}"
+            text = f"rank {rank}: the loss of step {step} is {pairs[step][1]:.7g}, the reference run's {pairs[step][0]:.7g}"
             return step, f"{text}: more than sums in another order explain"
     return None

@@ -13,7 +13,7 @@ from .turns import Times
 NOOP = str(Path(__file__).parents[1] / "programs" / "noop.py")
 #: Without a reference run, checks that need one are unknown.
 PASS_OR_UNKNOWN = (0, 2)
-LOSS = ("--fail-node", "2", "--no-twin")
+LOSS = ("--fail-node", "2", "--no-reference")
 START_WALL, START_CPU = "start of a no-op script", "start of a no-op script, CPU"
 FAILOVER, FAILOVER_DDP = "time to recover of dp-ring", "time to recover of example:gpt-ddp"
 UP, DRY_RUN, CHECK = "second up", "dry run", "make check"

@@ -143,8 +143,8 @@ def between_pairs(measured: Measured) -> Figure | None:
     speeds = {ends: 8 / beta / unit for ends, beta in betas.items()}
     delays = {(direction.sender, direction.receiver): direction.alpha_s * 1e6 for direction in directions}
     made, (left, right) = canvas.figure(min(4.6, 1.5 + 0.5 * len(ranks)), 2)
-    _map(left, measured, ranks, speeds, f"bandwidth (1/beta), {name}", link_map.levels(directions))
-    _map(right, measured, ranks, delays, "start-up (alpha), us", {})
+    _map(left, measured, ranks, speeds, f"bandwidth, {name}", link_map.levels(directions))
+    _map(right, measured, ranks, delays, "latency, us", {})
     return made
 
 

@@ -34,7 +34,7 @@ def maps(measured: Measured) -> list[LinkMap]:
     unit, name = (1e9, "Gbit/s") if 8 / max(betas.values()) >= 1e10 else (1e6, "Mbit/s")
     speeds = {ends: 8 / beta / unit for ends, beta in betas.items()}
     delays = {_ends(direction): direction.alpha_s * 1e6 for direction in known}
-    bandwidth, delay = f"bandwidth (1/beta), {name}", "start-up (alpha), µs"
+    bandwidth, delay = f"bandwidth, {name}", "latency, µs"
     if len(_ranks(known)) <= RANKS:
         return [_square(measured, speeds, bandwidth, levels(known)), _square(measured, delays, delay, {})]
     return [_by_sender(measured, speeds, bandwidth, -1, levels(known)), _by_sender(measured, delays, delay, 1, {})]
