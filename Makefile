@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The parts of `make test-all`: every axis. They can run side by side elsewhere; the workflow of CI has a job for each.
 AXES := units beds containers hosts slurm attack lab
 
-.PHONY: help run check test test-all $(AXES:%=test-%) durations mutants judge-matrix test-frameworks attack fuzz test-gpu wheels lint format bench bench-growth against clean lab-up lab-down engine
+.PHONY: test-jobs test-collectives test-nightly help run check test test-all $(AXES:%=test-%) durations mutants judge-matrix test-frameworks attack fuzz test-gpu wheels lint format bench bench-growth against clean lab-up lab-down engine
 .DEFAULT_GOAL := help
 
 help:
@@ -23,6 +23,7 @@ help:
 	@echo "make check   style, types, imports, walls and all fast tests: a minute and a half; run it after each change"
 	@echo "make test    everything real once, as CI does      make lint    style, types, imports"
 	@echo "make test-all    every axis; its parts: make test-units test-beds test-containers test-hosts test-slurm test-attack test-lab"
+	@echo "make test-jobs    the tests of a product; also test-collectives test-nightly test-slurm"
 	@echo "make durations   renews the list of slow tests      make mutants   how many of 60 faults of the product do the tests notice?"
 	@echo "make test-frameworks FRAMEWORK=hf    jobs of Hugging Face, Lightning, DeepSpeed and FSDP2, right and broken, judged"
 	@echo "make attack  kills, edits, hostile bundles and fuzzed inputs, all of them; make fuzz SCALE=10 SEED=3: more inputs"
@@ -59,6 +60,10 @@ test-all: $(AXES:%=test-%)
 
 $(AXES:%=test-%): test-%: .venv/.dev-stamp engine
 	$(if $(filter lab,$*),CCBED_LAB=1) $(BIN)/python -m pytest $(SIDE_BY_SIDE) $(JOBS) --part $*
+
+# A product's tests. Those of slurm are an axis too.
+test-jobs test-collectives test-nightly: test-%: .venv/.dev-stamp
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(JOBS) $(wildcard tests/unit/$* tests/e2e/$*)
 
 # On an idle machine, beside nothing else.
 durations: .venv/.dev-stamp engine

@@ -222,6 +222,9 @@ class _SourceOnly(SourceFileLoader):
 
 def _load_from(name: str, file: Path) -> tuple[ModuleType, bytes]:
     """Load a user's file under the name of a built-in plugin, so that its relative imports work."""
+    from .rank.runtime import former_names  # only where there are plugins of users
+
+    former_names.install()
     loader = _SourceOnly(name, str(file))
     spec = importlib.util.spec_from_file_location(name, file, loader=loader)
     if spec is None:

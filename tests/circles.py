@@ -21,17 +21,18 @@ CIRCLES = ("check", "test")
 PARTS: Mapping[str, tuple[str, ...]] = {
     "containers": (
         "tests/contract/test_providers.py", "tests/e2e/test_create_requests.py", "tests/e2e/test_docker_bed.py",
-        "tests/e2e/test_docker_refused.py", "tests/e2e/test_image.py", "tests/e2e/test_modes.py", "tests/e2e/test_mpi.py",
+        "tests/e2e/test_docker_refused.py", "tests/e2e/test_image.py", "tests/e2e/test_modes.py", "tests/e2e/collectives/test_mpi.py",
         "tests/e2e/test_podman_bed.py", "tests/e2e/test_proxies.py", "tests/e2e/test_registry.py",
     ),
     "hosts": (
         "tests/e2e/test_dial.py", "tests/e2e/test_fabric.py", "tests/e2e/test_fabric_faults.py", "tests/e2e/test_hosts_refused.py",
         "tests/e2e/test_keepers.py", "tests/e2e/test_many_keepers.py", "tests/e2e/test_prepare.py", "tests/e2e/test_remote_bed.py",
-        "tests/e2e/test_reverse_link.py", "tests/e2e/test_systemd_host.py", "tests/e2e/test_vault.py",
+        "tests/e2e/slurm/test_reverse_link.py", "tests/e2e/test_systemd_host.py", "tests/e2e/test_vault.py",
     ),
     "slurm": (
-        "tests/e2e/test_slurm_allocation.py", "tests/e2e/test_slurm_bed.py", "tests/e2e/test_slurm_losses.py",
-        "tests/e2e/test_slurm_nights.py", "tests/e2e/test_slurm_power.py", "tests/e2e/test_slurm_queue.py",
+        "tests/unit/slurm/",
+        "tests/e2e/slurm/test_slurm_allocation.py", "tests/e2e/slurm/test_slurm_bed.py", "tests/e2e/slurm/test_slurm_losses.py",
+        "tests/e2e/slurm/test_slurm_nights.py", "tests/e2e/slurm/test_slurm_power.py", "tests/e2e/slurm/test_slurm_queue.py",
     ),
     "attack": ("tests/attack/", "tests/e2e/test_killed_at_every_line.py"),
     "lab": ("tests/lab/",),

@@ -17,7 +17,7 @@ MACHINE = {
     "tests/contract/test_providers.py", "tests/e2e/test_create_requests.py", "tests/e2e/test_dial.py",
     "tests/e2e/test_docker_bed.py",
     "tests/e2e/test_docker_refused.py", "tests/e2e/test_fabric.py", "tests/e2e/test_fabric_faults.py", "tests/e2e/test_image.py",
-    "tests/e2e/test_modes.py", "tests/e2e/test_mpi.py", "tests/e2e/test_podman_bed.py",
+    "tests/e2e/test_modes.py", "tests/e2e/collectives/test_mpi.py", "tests/e2e/test_podman_bed.py",
     "tests/e2e/test_prepare.py", "tests/e2e/test_proxies.py", "tests/e2e/test_registry.py", "tests/e2e/test_remote_bed.py",
     "tests/e2e/test_systemd_host.py",
 }  # fmt: skip

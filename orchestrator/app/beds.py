@@ -21,8 +21,8 @@ from .places import short_path
 from .requests import BedRef
 
 if TYPE_CHECKING:
-    from ..nightly.culprits.quarantine import Drain
     from .hosts.node_names import Nodes
+    from .hosts.quarantine import Drain
 
 EXAMPLE = "inventories/local.yml"
 #: What an inventory says once for a whole bed.
@@ -221,7 +221,7 @@ def drains(bed: BedSpec) -> Mapping[str, Drain]:
     """Host of the bed -> its drain. Raises InfrastructureError where they are not known."""
     if not (Path(bed.workdir) / beds.QUARANTINE).exists():
         return {}
-    from ..nightly.culprits import quarantine
+    from .hosts import quarantine
 
     known = selection.host_names(bed)
     return {host: drain for host, drain in quarantine.read(Path(bed.workdir)).drained.items() if host in known}
@@ -264,7 +264,7 @@ def usable(bed: BedSpec) -> BedSpec:
 
 def mention_quarantine(session: sessions.Session, bed: BedSpec) -> None:
     """Warn of the nodes that two recorded nights accused."""
-    from ..nightly.culprits import quarantine
+    from .hosts import quarantine
 
     for line in quarantine.lines(Path(bed.workdir), identify_nodes(session, bed)):
         session.terminal.warn(line)
@@ -275,7 +275,7 @@ def placement(session: sessions.Session, bed: BedSpec, *, include_quarantined: b
     drained = drained_nodes(bed)
     if not (Path(bed.workdir) / beds.QUARANTINE).exists():
         return Placement(drained=drained)
-    from ..nightly.culprits import quarantine
+    from .hosts import quarantine
 
     if not include_quarantined:
         quarantined = quarantine.reasons(Path(bed.workdir), identify_nodes(session, bed))

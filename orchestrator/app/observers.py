@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..model.frozen import dataclass
@@ -14,9 +13,6 @@ if TYPE_CHECKING:
     from ..model.launch import Result
     from ..model.plan import Placement
     from ..model.trial import Trial
-    from ..nightly.selector import Past
-    from ..nightly.suite import Cell, Night, Row
-    from .nightly.finished import Finished
 
 
 class Screen(Protocol):
@@ -78,22 +74,6 @@ class RunObserver(Protocol):
     def ended(self, result: Result) -> None: ...
     def judged(self, result: Result) -> None:
         """The result is final, and its directory has its names."""
-
-
-class NightObserver(Protocol):
-    """Follows a night."""
-
-    def begin(self, night: Night, past: Mapping[str, Past], directory: Path, nodes: int) -> None: ...
-    def start(self, cell: Cell, repeat: int, again: str) -> None: ...
-    def node(self, row: Row) -> None:
-        """Something is lost of the bed, or came back."""
-
-    def cell(self, cell: Cell, rows: Sequence[Row]) -> None:
-        """All repeats of a cell have ended."""
-
-    def ended(self, finished: Finished) -> None: ...
-    def closed(self, night: Night, done: str, code: int) -> None:
-        """An open night of a process that died was ended: how, and with which exit code."""
 
 
 class BedObserver(Protocol):

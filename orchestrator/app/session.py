@@ -89,7 +89,7 @@ def launch(request: Request) -> Result:
 
 def drain_texts(bed: BedSpec) -> dict[str, str]:
     """Drained host -> since when, by whom and why. Raises InfrastructureError where they are not known."""
-    from ..nightly.culprits import quarantine
+    from .hosts import quarantine
 
     return {host: drain.text for host, drain in quarantine.read(Path(bed.workdir)).drained.items()}
 

@@ -12,10 +12,10 @@ from ..model import codec
 from ..model.bed import BedSpec, BedStatus, Diff
 from ..model.errors import EXIT_INFRASTRUCTURE, EXIT_PASS, CcbedError, UnreachedError, UsageError
 from ..model.frozen import dataclass, field
-from ..nightly.culprits.quarantine import Drain
 from ..store import beds as store
 from ..store import bundle
 from . import beds, leftovers
+from .hosts.quarantine import Drain
 from .places import short_path
 from .requests import OneBedRequest
 from .session import Session

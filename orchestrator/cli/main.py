@@ -39,7 +39,19 @@ VERBS = tuple(verb for verbs in GROUPS.values() for verb in verbs)
 FORMER = {"run": {"twin": "reference", "no-twin": "no-reference"}, "logs": {"epoch": "start"}}
 _PACKAGE = __package__.rpartition(".")[0]
 #: Verb -> the product that has it.
-_OF_PRODUCTS: dict[str, str] = {}
+_OF_PRODUCTS = {
+    "nightly": "nightly",
+    "sweep": "nightly",
+    "runs": "nightly",
+    "trend": "nightly",
+    "baseline": "nightly",
+    "quarantine": "nightly",
+    "accept": "nightly",
+    "probe": "nightly",
+    "size": "collectives",
+    "judge": "jobs",
+    "checkpoint": "jobs",
+}
 #: The exit code of a shell after SIGPIPE: 128 + 13.
 _BROKEN_PIPE = 141
 #: Verbs that explain or write the settings themselves.

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Literal
 
 from ..model.run import Run
-from ..views import collectives, quantities, statistics
-from ..views.collectives import phrases
+from ..views import quantities, statistics
 from ..views.comparison import LEVEL, Compared, Comparison, Figure, of_samples
+from . import views as collectives
+from .views import phrases
 
 Differences = tuple[tuple[str, str, str], ...]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from ..model.run import Run
 from ..reports.metrics import Gauge, known_gauge
-from ..views import collectives
+from . import views as collectives
 
 
 def gauges(run: Run) -> Iterator[Gauge]:

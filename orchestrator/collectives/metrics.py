@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..core.verdict.metrics import Metric
 from ..model.run import Run
-from ..views import collectives
+from . import views as collectives
 
 
 def metrics(run: Run) -> Iterator[Metric]:

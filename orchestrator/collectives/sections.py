@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ..cli.render.collective import document, lines
 from ..model.run import Run
-from ..reports.page.collective import lines as page_lines
-from ..reports.page.collective import pairs as page_pairs
-from ..reports.page.collective import values as page
 from ..reports.summary import cell, table_lines
-from ..views import collectives
-from ..views.collectives import table
+from . import views as collectives
+from .page.collective import lines as page_lines
+from .page.collective import pairs as page_pairs
+from .page.collective import values as page
+from .render.collective import document, lines
+from .views import table
 
 __all__ = ("document", "lines", "markdown", "page", "pairs_of")
 

@@ -14,22 +14,22 @@ if TYPE_CHECKING:
     from ..app.run import CheckedTrial
     from ..app.trials import Source
     from ..cli.inputs.session import Session
-    from ..cli.render.night_lines import NightLines
     from ..model.plan import Placement
+    from .render.night_lines import NightLines
 
 
 def repeat(session: Session, request: RunRequest, source: Source) -> int:
     """Run a trial again and again, and print how the runs ended. Returns their exit code."""
-    from ..app import repeats
-    from ..cli.render import repeats_view
+    from .app import repeats
+    from .render import repeats_view
 
     return repeats_view.show(session.terminal, repeats.run(session, request, source), as_json=session.is_json)
 
 
 def resumed_words(directory: Path) -> Sequence[str]:
     """The words after ``ccbed`` that resume repeated runs. Raises UsageError for a night."""
-    from ..app import repeats
     from ..app.places import short_path
+    from .app import repeats
 
     words = repeats.resumed_command(directory)
     if not words:
@@ -40,14 +40,14 @@ def resumed_words(directory: Path) -> Sequence[str]:
 
 def show_ended(session: Session, directory: Path) -> int:
     """Print how repeated runs ended. Returns their exit code."""
-    from ..cli.render import repeats_view
+    from .render import repeats_view
 
     return repeats_view.show_ended(session.terminal, directory, as_json=session.is_json)
 
 
 def observer(session: Session) -> NightLines:
     """Return what prints a night."""
-    from ..cli.render import night_lines
+    from .render import night_lines
 
     return night_lines.NightLines(terminal=session.terminal, quiet=session.is_json)
 
@@ -56,7 +56,7 @@ def place(
     session: Session, request: RunRequest, checked: CheckedTrial, placement: Placement, limit_s: float
 ) -> Placement:
     """The placement without the spares that are too slow. Raises InfrastructureError if too few are fit."""
-    from ..app.nightly import spare_probe
+    from .app import spare_probe
 
     return spare_probe.place(session, request, checked, placement, limit_s)
 
@@ -81,8 +81,8 @@ class Page:
 def show_page(session: Session, runs_dir: Path) -> None:
     """Write one page over many runs, and print its path."""
     from ..app.places import short_path
-    from ..cli.render import trend_view
     from ..core.verdict.sentence import count
+    from .render import trend_view
 
     page = write_page(session, runs_dir)
     if session.is_json:

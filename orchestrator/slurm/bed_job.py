@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..app import bed_job
-from ..app.slurm import ephemeral_bed, slurm_jobs
+from . import ephemeral_bed, slurm_jobs
 
 
 class Job(bed_job.BedJob):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..model.provider import Provider
-from ..providers.slurm import slurm_provider
+from . import slurm_provider
 
 
 def open_provider(state: Path) -> Provider:

@@ -22,7 +22,7 @@ from . import durable, paths, secrets
 OPEN_RUN = "open-run.json"
 RUN_LOCK = "run.lock"
 NIGHT_LOCK = "night.lock"
-#: Nodes in quarantine and drained hosts: ``nightly/culprits/quarantine.py``, which beds without the file do not load.
+#: Nodes in quarantine and drained hosts: ``app/hosts/quarantine.py``, which beds without the file do not load.
 QUARANTINE = "quarantine.json"
 
 

@@ -11,7 +11,7 @@ import orchestrator
 
 ROOT = Path(__file__).parents[2]
 #: What runs inside a rank may import torch; workloads must not before they run, for the orchestrator reads their Params.
-IN_A_RANK = "orchestrator.rank"
+IN_A_RANK = ("orchestrator.rank", "orchestrator.collectives.rank")
 HEAVY = ("torch", "numpy", "matplotlib", "ansible", "ansible_runner")
 
 IMPORT_ALL = """
@@ -58,7 +58,8 @@ def test_a_run_of_no_collectives_loads_none_of_their_views_and_no_library_of_the
     ]
     assert (
         heavy_after(
-            names, ("orchestrator.views.collectives", "orchestrator.rank.open_mpi", "orchestrator.cli.verbs.up")
+            names,
+            ("orchestrator.collectives.views", "orchestrator.collectives.rank.open_mpi", "orchestrator.cli.verbs.up"),
         )
         == ""
     )

@@ -82,7 +82,7 @@ def test_every_folder_of_python_is_a_package() -> None:
     rank = ROOT / "orchestrator" / "rank"
     exempt = {
         ROOT / "orchestrator" / "data",
-        ROOT / "orchestrator" / "examples",
+        ROOT / "orchestrator" / "jobs" / "examples",
         rank / "user",
         rank / "watcher" / "site",
     }

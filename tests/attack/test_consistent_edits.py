@@ -86,7 +86,7 @@ def bases(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> tuple[Base, ...
     late = bed.run(replace(trial, checks=(CheckSpec(name="detected-within", params={"seconds": 1e-6}),)))
     assert [text.split(":")[0] for text in late.bad()] == ["fail detected-within"]
     for name in ("gpt_ddp.py", "gpt.py", "text.txt"):
-        shutil.copy(ROOT / "orchestrator/examples" / name, root / name)
+        shutil.copy(ROOT / "orchestrator/jobs/examples" / name, root / name)
     options = ("--fail-node", "2", "--runs-dir", str(root / "runs"), "--", "--checkpoint", "{out}/c.pt")
     code, output = bed.ccbed("run", str(root / "gpt_ddp.py"), *options)
     assert code == 0, output

@@ -17,10 +17,10 @@ from orchestrator.model.event import Command
 from orchestrator.providers import archive
 from orchestrator.providers.bed_commands import BedCommands
 from orchestrator.providers.hosts_provider import HostsProvider
-from orchestrator.providers.reverse_link import credentials, listener, reverse_connection
 from orchestrator.providers.ssh import host_connection
 from orchestrator.providers.ssh.remote_host import RemoteSite
 from orchestrator.run import collect
+from orchestrator.slurm.reverse_link import credentials, listener, reverse_connection
 
 from .keeper_farm import farm
 

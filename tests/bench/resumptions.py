@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import plugins
-from orchestrator.app.recorded.judged_records import CHECKS
 from orchestrator.core.verdict import judge
+from orchestrator.jobs.app.judged_records import CHECKS
 from orchestrator.model.event import History
 from orchestrator.model.run import Run
 from orchestrator.model.trial import CheckSpec, Trial

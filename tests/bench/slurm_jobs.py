@@ -24,7 +24,7 @@ from orchestrator.node.oslayer import processes
 from ..lab.slurm import Slurm
 
 ROOT = Path(orchestrator.__file__).parents[1]
-SCRIPT = ROOT / "orchestrator/examples/gpt_ddp.py"
+SCRIPT = ROOT / "orchestrator/jobs/examples/gpt_ddp.py"
 WATCHER = ROOT / "orchestrator/rank/watcher/site"
 WORKERS, LOST_RANK, LOST_NODE = 3, 2, "n3"
 #: The fault follows this step, so that there are checkpoints to resume from: one every 10 steps.

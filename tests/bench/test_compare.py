@@ -17,9 +17,10 @@ from statistics import median_low
 import numpy as np
 import pytest
 
+from orchestrator.collectives import views as collectives
 from orchestrator.model.run import Run
 from orchestrator.store import bundle
-from orchestrator.views import collectives, comparison
+from orchestrator.views import comparison
 from orchestrator.views.comparison import Figure
 
 from .bed import load

@@ -21,7 +21,7 @@ from orchestrator.nightly.index.store import Index
 from orchestrator.nightly.suite import RUNS, Row
 from orchestrator.store import bundle
 
-from ..unit import night_bundles
+from ..unit.nightly import night_bundles
 from . import table
 from .bed import program
 

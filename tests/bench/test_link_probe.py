@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.collectives import views as collectives
+from orchestrator.collectives.views import directions as link_directions
 from orchestrator.node.files import label, plain_files
 from orchestrator.store import bundle
-from orchestrator.views import collectives
-from orchestrator.views.collectives import directions as link_directions
 
 from .test_collectives import Fabric
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.collectives.rank import algorithm_choice, link_fit
 from orchestrator.model.schedule import OPERATIONS
-from orchestrator.rank.collective import algorithm_choice, link_fit
 from orchestrator.rank.exchange import cases
 
 from . import table

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from orchestrator.run import judging
 
-from ..unit import collective_bulk
+from ..unit.collectives import collective_bulk
 from .bed import program
 
 RECORDS = 1_000_000

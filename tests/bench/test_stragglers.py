@@ -22,9 +22,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator.collectives import views as collectives
+from orchestrator.collectives.views import lasting, straggler_text
 from orchestrator.store import bundle
-from orchestrator.views import collectives
-from orchestrator.views.collectives import lasting, straggler_text
 
 from . import table, test_sweeps
 from .bed import load

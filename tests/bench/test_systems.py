@@ -20,7 +20,7 @@ from orchestrator.views.training.worker_returns import Return, worker_returns
 from . import table
 from .bed import Bed
 
-EXAMPLES = Path(orchestrator.__file__).parent / "examples"
+EXAMPLES = Path(orchestrator.__file__).parent / "jobs" / "examples"
 PROGRAMS = Path(__file__).parent / "programs"
 ROUNDS = int(os.environ.get("CCBED_BENCH_ROUNDS", "3"))
 STEPS, LIMIT_S = "150", 240.0

@@ -23,8 +23,9 @@ from orchestrator.model.event import History
 from orchestrator.model.run import NodeFiles, Run
 from orchestrator.model.verdict import Outcome, Verdict
 
-from ..unit import collective_runs, history
-from ..unit.collective_runs import Part
+from ..unit import history
+from ..unit.collectives import collective_runs
+from ..unit.collectives.collective_runs import Part
 from ..unit.simulated import Gang, ring
 
 Render = Callable[[Run], Mapping[str, bytes]]

@@ -19,6 +19,8 @@ from subprocess import PIPE
 import pytest
 
 from orchestrator import plugins
+from orchestrator.collectives import views as collectives
+from orchestrator.collectives.views import directions
 from orchestrator.core.bed import links
 from orchestrator.model import codec, events
 from orchestrator.model.event import Command
@@ -29,8 +31,6 @@ from orchestrator.providers import bed_commands
 from orchestrator.providers.process import fabric
 from orchestrator.providers.process.process_provider import ProcessProvider
 from orchestrator.store import beds
-from orchestrator.views import collectives
-from orchestrator.views.collectives import directions
 
 from . import trials
 from .conftest import ROOT, Bed, ccbed

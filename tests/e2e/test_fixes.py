@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.app.recorded.judged_records import CHECKS
 from orchestrator.core.verdict import fixes, judge, ladder
+from orchestrator.jobs.app.judged_records import CHECKS
 from orchestrator.model.event import History
 from orchestrator.model.run import Run
 from orchestrator.model.trial import CheckSpec, Trial

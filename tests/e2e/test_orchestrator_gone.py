@@ -201,7 +201,7 @@ def signalled(bed: Bed, runs: Path, number: signal.Signals, when: tuple[str, str
 def script(tmp_path: Path) -> Path:
     """A user's script in a directory of its own."""
     for name in ("gpt_ddp.py", "gpt.py", "text.txt"):
-        shutil.copy(ROOT / "orchestrator/examples" / name, tmp_path / name)
+        shutil.copy(ROOT / "orchestrator/jobs/examples" / name, tmp_path / name)
     return tmp_path / "gpt_ddp.py"
 
 

@@ -23,7 +23,7 @@ recovery: {{policy: restart}}
 
 
 def run(bed: Bed, folder: Path, fault: str, save_every: int = 3) -> Ran:
-    script = shutil.copytree(ROOT / "orchestrator/examples", folder / "job") / "gpt_ddp.py"
+    script = shutil.copytree(ROOT / "orchestrator/jobs/examples", folder / "job") / "gpt_ddp.py"
     trial = folder / "trial.yml"
     checkpoint = folder / "gpt.pt"
     trial.write_text(TRIAL.format(script=script, checkpoint=checkpoint, fault=fault, save_every=save_every))
@@ -70,7 +70,7 @@ LOST = {
 @pytest.mark.parametrize("lost", LOST)
 def test_the_example_of_a_ring_passes_only_with_all_that_it_restores(bed: Bed, tmp_path: Path, lost: str) -> None:
     before, instead, check = LOST[lost]
-    source = (ROOT / "orchestrator/examples/dp_ring.py").read_text()
+    source = (ROOT / "orchestrator/jobs/examples/dp_ring.py").read_text()
     assert before in source
     (tmp_path / "job.py").write_text(source.replace(before, instead) if before else source)
     options = ("--fail-node", "2", "--no-reference", "--runs-dir", str(tmp_path / "runs"))

@@ -135,7 +135,7 @@ recovery: {{policy: shrink, grow_after: 0.1}}
 
 def test_a_script_goes_on_from_its_own_checkpoint(bed: Bed, tmp_path: Path) -> None:
     """What another number of ranks makes incomparable is named and left out; the rest is judged."""
-    script = shutil.copytree(ROOT / "orchestrator/examples", tmp_path / "job") / "gpt_ddp.py"
+    script = shutil.copytree(ROOT / "orchestrator/jobs/examples", tmp_path / "job") / "gpt_ddp.py"
     trial = tmp_path / "trial.yml"
     trial.write_text(SCRIPT.format(script=script, checkpoint=tmp_path / "gpt.pt"))
     code, output = bed.ccbed("run", str(trial), "--no-reference", "--runs-dir", str(tmp_path / "runs"))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parents[2] / "orchestrator" / "views" / "training" / "frameworks.md"
+PAGE = Path(__file__).parents[2] / "orchestrator" / "jobs" / "frameworks.md"
 _HEAD = """# Frameworks
 
 <!-- Written by `make test-frameworks`; do not edit. -->

@@ -51,7 +51,7 @@ def test_a_node_is_lost_and_the_weights_are_those_of_the_twin(bed: Bed, workload
 
 
 def train_gpt(bed: Bed, folder: Path, fault: str, nodes: int, *, on_gloo: bool) -> Ran:
-    script = shutil.copytree(ROOT / "orchestrator/examples", folder / "job") / "gpt_ddp.py"
+    script = shutil.copytree(ROOT / "orchestrator/jobs/examples", folder / "job") / "gpt_ddp.py"
     if on_gloo:
         script = script.with_name("gpt_on_gloo.py")
         script.write_text(ON_GLOO)

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from orchestrator.app import audited
+from orchestrator.app.hosts import quarantine
 from orchestrator.cli import main
 from orchestrator.cli.inputs import session
 from orchestrator.cli.render import terminal
 from orchestrator.model.bed import BedSpec, HostSpec
 from orchestrator.model.event import Clock, Command, Event, Source
 from orchestrator.model.launch import Request
-from orchestrator.nightly.culprits import quarantine
 from orchestrator.store import beds as store
 
 from .test_departed import Hosts
@@ -39,7 +39,7 @@ ACTING = {
 }
 #: Verb -> the module that runs its trials by ``audited.launch``.
 RUNNING = {
-    "run": "app/run.py", "nightly": "app/nightly/night_trials.py", "sweep": "app/run.py", "resume": "app/resume.py",
+    "run": "app/run.py", "nightly": "nightly/app/night_trials.py", "sweep": "app/run.py", "resume": "app/resume.py",
 }  # fmt: skip
 #: Verb -> why it has no line.
 WITHOUT = {
@@ -55,9 +55,9 @@ CHANGING = {"retire", "retire_hosts", "remove_leftovers", "perform", "launch", "
 RECORDING = {
     "app/audited.py": "for each event of a run that concerns a host",
     "app/session.py": "it defines launch; audited calls it",
-    "app/slurm/slurm_jobs.py": "it ends a job that `up` began; `up` records that",
+    "slurm/slurm_jobs.py": "it ends a job that `up` began; `up` records that",
     "app/down.py": "", "app/hosts/exec_.py": "", "app/heal.py": "", "app/up.py": "", "app/run.py": "",
-    "app/nightly/night_trials.py": "", "app/nightly/spare_probe.py": "", "app/resume.py": "",
+    "nightly/app/night_trials.py": "", "nightly/app/spare_probe.py": "", "app/resume.py": "",
 }  # fmt: skip
 
 
@@ -175,7 +175,7 @@ def test_only_files_that_record_acts_change_something_on_hosts() -> None:
     files = [*(PRODUCT / "app").rglob("*.py"), *(PRODUCT / "cli").rglob("*.py")]
     calling = {str(file.relative_to(PRODUCT)) for file in files if _calls(file) & CHANGING}
     assert calling == set(RECORDING)
-    for file in calling - {"app/audited.py", "app/session.py", "app/slurm/slurm_jobs.py"}:
+    for file in calling - {"app/audited.py", "app/session.py", "slurm/slurm_jobs.py"}:
         assert "audited" in (PRODUCT / file).read_text(), f"{file} records nothing"
     for module in RUNNING.values():
         assert "audited.launch(" in (PRODUCT / module).read_text()

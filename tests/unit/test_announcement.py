@@ -23,7 +23,7 @@ from orchestrator.store import beds as store
 from orchestrator.store import bundle
 
 from . import beds as beds_of_tests
-from .run_archive import Archive
+from .nightly.run_archive import Archive
 from .test_cli import Desk as PlainDesk
 
 #: A process that lives as long as the test, and some that have exited: no process has the number 0.

@@ -21,7 +21,7 @@ from orchestrator.cli import main
 from orchestrator.model.launch import Result
 from orchestrator.store import seal
 
-from . import collective_runs
+from .collectives import collective_runs
 
 #: Prints what an import loads that is slow, or that a program may not have.
 IMPORTED = "import sys; import {0}; print(*sorted({{'torch', 'numpy', 'click', 'yaml', 'rich', 'jinja2'}} & sys.modules.keys()))"

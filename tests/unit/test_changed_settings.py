@@ -19,7 +19,7 @@ from orchestrator.model.container import fill_incarnation
 from orchestrator.model.errors import UsageError
 from orchestrator.model.requirements import CPU_IMAGE
 from orchestrator.providers.docker import docker_provider, engines
-from orchestrator.providers.slurm import allocation, job_steps
+from orchestrator.slurm import allocation, job_steps
 from orchestrator.slurm import inventory as slurm_options
 
 from . import beds

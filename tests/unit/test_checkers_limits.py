@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 
 from orchestrator import views
-from orchestrator.checkers import spare_warm, times_possible
+from orchestrator.checkers import spare_warm
+from orchestrator.collectives import views as collectives
+from orchestrator.collectives.plugins.checkers import times_possible
 from orchestrator.model import events
 from orchestrator.model.event import Event
 from orchestrator.model.run import Run, StepRecord
 from orchestrator.model.trial import Recovery
-from orchestrator.views import collectives
 
 from . import history
-from .test_collective_bounds import MIB, measured, ran, retimed
+from .collectives.test_collective_bounds import MIB, measured, ran, retimed
 from .verdicts import ask
 
 #: Seconds: less than any rounding to milliseconds, more than the error of a sum of floats.

@@ -126,7 +126,7 @@ def test_a_cached_twin_is_printed(ccbed: Desk) -> None:
 
 
 def shipped_trials() -> list[Path]:
-    return sorted((Path(main.__file__).parents[1] / "trials").glob("*.yml"))
+    return sorted(Path(main.__file__).parents[1].rglob("trials/*.yml"))
 
 
 def test_up_brings_back_only_what_is_missing(ccbed: Desk) -> None:

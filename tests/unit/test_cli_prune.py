@@ -7,7 +7,7 @@ import json
 from orchestrator.model.errors import InfrastructureError
 from orchestrator.store import beds as store
 
-from .run_archive import Archive
+from .nightly.run_archive import Archive
 from .test_cli import Desk, ccbed
 
 __all__ = ["ccbed"]

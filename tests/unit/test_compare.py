@@ -24,7 +24,8 @@ from orchestrator.store import seal
 from orchestrator.views import comparison
 
 from ..contract.report_contract import EXTERNAL, check_forms
-from . import collective_runs, run_builder, simulated
+from . import run_builder, simulated
+from .collectives import collective_runs
 
 
 def collective(rate: float, seed: int, sizes: tuple[int, ...] = (4096, 131_072), iterations: int = 20) -> Run:

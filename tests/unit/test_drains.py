@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from orchestrator.app import audited
-from orchestrator.app.nightly import night_trials
-from orchestrator.app.nightly import nights as nightly_run
+from orchestrator.app.hosts import quarantine
 from orchestrator.cli import main
 from orchestrator.cli.inputs import session
 from orchestrator.cli.render import terminal
 from orchestrator.model.errors import UsageError
-from orchestrator.nightly.culprits import quarantine
+from orchestrator.nightly.app import night_trials
+from orchestrator.nightly.app import nights as nightly_run
 from orchestrator.nightly.suite import Night, Suite
 from orchestrator.store import beds as store
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from orchestrator.app import audited, prepared_hosts, up
+from orchestrator.app.hosts import quarantine
 from orchestrator.cli import main
 from orchestrator.cli.inputs import session
 from orchestrator.cli.render import terminal
@@ -23,7 +24,6 @@ from orchestrator.model.errors import UsageError
 from orchestrator.model.event import Command
 from orchestrator.model.launch import Request, Result
 from orchestrator.model.trial import Trial
-from orchestrator.nightly.culprits import quarantine
 from orchestrator.node.files import label
 from orchestrator.node.hostlink import bed_files, host_operations
 from orchestrator.prepare import facts, host_checks

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
+from orchestrator.collectives.rank import link_probe
 from orchestrator.model import codec
 from orchestrator.model.bed import LinkSpec
-from orchestrator.rank.collective import link_probe
 from orchestrator.run import known_links
 from orchestrator.store import bundle
 
-from . import collective_runs, simulated
+from . import simulated
+from .collectives import collective_runs
 
 HOUR = 3600.0
 LINK = LinkSpec(rate=100_000_000, burst=32768)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.app.nightly import probe
 from orchestrator.model.events import ProbeDone, ProbeFigure
+from orchestrator.nightly.app import probe
 from orchestrator.nightly.baselines import Baseline, Floor
 from orchestrator.nightly.node_check import Checked, judge
 

@@ -7,7 +7,7 @@ import resource
 import pytest
 
 from orchestrator.model.errors import InfrastructureError
-from orchestrator.providers.reverse_link import listener
+from orchestrator.slurm.reverse_link import listener
 
 
 @pytest.fixture

@@ -15,8 +15,10 @@ from orchestrator.reports.page import compared
 from orchestrator.views import comparison
 
 from ..contract import report_contract
-from . import browser, collective_runs, simulated, synthetic_nights, test_repeats_page, test_runs_page
+from . import browser, simulated
 from .browser import Browser, needs_chromium
+from .collectives import collective_runs
+from .nightly import synthetic_nights, test_repeats_page, test_runs_page
 from .test_compare import collective
 
 pytestmark = needs_chromium

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.app.hosts import quarantine
 from orchestrator.cli import main
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import terminal
@@ -20,7 +21,6 @@ from orchestrator.model import codec
 from orchestrator.model.errors import EXIT_INFRASTRUCTURE, InfrastructureError, UsageError
 from orchestrator.model.launch import Request, Result
 from orchestrator.model.plan import Placement
-from orchestrator.nightly.culprits import quarantine
 from orchestrator.store import paths
 
 from . import beds

@@ -162,6 +162,6 @@ def test_ten_percent_are_found_in_95_of_100_and_never_called_equal(busy: float) 
 def test_no_other_module_has_a_rule_of_its_own() -> None:
     """Who says slower or faster of times, calls ``outcome``; nobody tests ends of an interval against zero."""
     root = Path(__file__).parents[2] / "orchestrator"
-    paths = [*root.glob("views/co*/*.py"), *root.glob("rank/collective/*.py"), *root.glob("cli/render/*.py")]
+    paths = [*root.glob("views/co*/*.py"), *root.glob("collectives/rank/*.py"), *root.glob("cli/render/*.py")]
     own = re.compile(r"\.(low|high) [<>] (0|-)|no difference|mann|wilcoxon", re.IGNORECASE)
     assert {path.name for path in paths if own.search(path.read_text())} == set()

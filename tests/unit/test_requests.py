@@ -13,19 +13,19 @@ import click
 import pytest
 
 from orchestrator.app import check, down, leftovers, listing, requests, resume, run, starters, up
-from orchestrator.app.collectives import sweep
-from orchestrator.app.collectives.request import SizeRequest
-from orchestrator.app.collectives.sweep_request import SweepRequest
 from orchestrator.app.hosts import drains, exec_, images
-from orchestrator.app.nightly import floors, nights, recorded_runs
-from orchestrator.app.nightly.request import AcceptRequest, NightRequest
-from orchestrator.app.recorded import bundles, checkpoints, compare, judged_records, logs, report, watch
+from orchestrator.app.recorded import bundles, compare, logs, report, watch
 from orchestrator.app.requests import DownRequest, OneBedRequest, PlanRequest, RunRequest, TrialRef, UpRequest
 from orchestrator.app.session import Session
 from orchestrator.cli import main
+from orchestrator.collectives.app.request import SizeRequest
+from orchestrator.jobs.app import checkpoints, judged_records
 from orchestrator.model import codec
 from orchestrator.model.errors import UsageError
 from orchestrator.model.launch import Request, Result
+from orchestrator.nightly.app import floors, nights, recorded_runs, sweep
+from orchestrator.nightly.app.request import AcceptRequest, NightRequest
+from orchestrator.nightly.app.sweep_request import SweepRequest
 
 from .beds import LOCAL
 from .fake_bed import FakeProvider

@@ -84,7 +84,7 @@ def _combines(schema: Any, value: Any, root: Any) -> bool:
     [
         ("orchestrator/trials/trial.schema.json", TRIAL),
         ("orchestrator/core/inventory/inventory.schema.json", INVENTORY),
-        ("orchestrator/suites/suite.schema.json", SUITE),
+        ("orchestrator/nightly/suites/suite.schema.json", SUITE),
     ],
 )
 def test_the_schema_of_the_repository_is_that_of_the_parser(path: str, schema: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.sizing import layout, memory, model_description, traffic
+from orchestrator.collectives.sizing import layout, memory, model_description, traffic
 from orchestrator.rank.reference_models import classifier
 from orchestrator.workloads import infer_dp, moe_a2a, train_fsdp, train_pp, train_tp
 from tests.unit import history

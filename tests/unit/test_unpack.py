@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.app.collectives import size
+from orchestrator.collectives.app import size
 from orchestrator.model.errors import UsageError
 from orchestrator.store import paths, unpack
 

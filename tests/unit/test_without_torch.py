@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.reports.page import plots
+from orchestrator.collectives.page import plots
 from orchestrator.store import seal
 
-from . import collective_runs
+from .collectives import collective_runs
 
 ROOT = Path(__file__).parents[2]
 #: Hides the modules of the first argument, as if they were not installed, then runs ccbed.

@@ -9,12 +9,12 @@ from ...core.bed import selection
 from ...model.bed import BedSpec
 from ...model.errors import UsageError
 from ...model.frozen import MISSING, dataclass
-from ...nightly.culprits import quarantine
 from ...store import beds as store
 from .. import audited, beds
 from ..places import short_list
 from ..requests import BedRef, argument, bed_name, option
 from ..session import Session
+from . import quarantine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
+from ... import products
 from ...model import codec
 from ...model.errors import EXIT_FINDING, EXIT_PASS, EXIT_UNKNOWN, UsageError
 from ...model.frozen import dataclass
@@ -22,8 +24,21 @@ from .. import check
 from ..places import short_path
 from ..requests import argument, named_run, option, runs_directory
 from ..session import Session
-from . import night_compare
-from .night_compare import NightsCompared
+
+
+class Nights:
+    """Two nights, as the product of nights compares them."""
+
+    @property
+    def code(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def document(self) -> Mapping[str, object]:
+        raise NotImplementedError
+
+    def show(self, terminal: Any) -> None:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +74,7 @@ class Compared:
     ``few``: undecided ones with too few samples; ``page``: that was written.
     """
 
-    content: comparison.Comparison | comparison.Groups | loss_bands.LossBands | NightsCompared | tuple[System, ...]
+    content: comparison.Comparison | comparison.Groups | loss_bands.LossBands | Nights | tuple[System, ...]
     sides: tuple[tuple[Path, ...], ...] = ((), ())
     limit: float | None = None
     failed: tuple[str, ...] = ()
@@ -70,8 +85,8 @@ class Compared:
 
     @property
     def code(self) -> int:
-        if isinstance(self.content, NightsCompared):
-            return self.content.judgement.exit
+        if isinstance(self.content, Nights):
+            return self.content.code
         if isinstance(self.content, loss_bands.LossBands):
             return {"pass": EXIT_PASS, "fail": EXIT_FINDING}.get(self.content.outcome, EXIT_UNKNOWN)
         return EXIT_FINDING if self.failed else EXIT_UNKNOWN if self.undecided else EXIT_PASS
@@ -79,7 +94,7 @@ class Compared:
     @property
     def document(self) -> object:
         """All of it, for programs."""
-        if isinstance(self.content, NightsCompared):
+        if isinstance(self.content, Nights):
             return self.content.document
         content = codec.plain(self.content)
         if isinstance(self.content, tuple):
@@ -123,12 +138,14 @@ def run(_session: Session, request: CompareRequest) -> Compared:
 
 def _nights(request: CompareRequest, limit: float | None) -> Compared | None:
     """None where A and B are not both nights. Raises UsageError."""
-    first, second = (night_compare.resolve(handle, request.runs_dir) for handle in (request.before, request.after))
+    first, second = (index.night(handle, request.runs_dir) for handle in (request.before, request.after))
     if first is None or second is None:
         return None
     if request.others or request.systems or request.html or request.loss_band or limit is not None:
         raise UsageError("nights are compared two at a time, by the limits of their metrics, without other options")
-    return Compared(content=night_compare.compare(first, second), sides=((first,), (second,)))
+    return Compared(
+        content=products.part("nightly", "app.night_compare").compare(first, second), sides=((first,), (second,))
+    )
 
 
 def _limit(text: str | None) -> float | None:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from ...app.places import short_path
 from ...app.recorded import compare
 from ...app.recorded.compare import CompareRequest
-from ...app.recorded.night_compare import NightsCompared
 from ...model import ratio
 from ...model.errors import EXIT_FINDING, EXIT_UNKNOWN
 from ...reports.page import compared as compared_page
@@ -16,7 +15,6 @@ from ...views import comparison
 from ...views.training import loss_bands
 from ..inputs import options
 from ..inputs.session import Session
-from ..render import night_lines
 from ..render.terminal import Terminal
 
 #: Differences between the environments of the runs that are printed.
@@ -38,10 +36,8 @@ def command(session: Session, compared: compare.Compared) -> None:
     match compared.content:
         case comparison.Groups() as groups:
             _show_groups(terminal, compared, groups)
-        case NightsCompared() as nights:
-            terminal.line(f"A  {nights.before}")
-            terminal.line(f"B  {nights.night.name}")
-            night_lines.show_judgement(terminal, nights.night, nights.judgement)
+        case compare.Nights() as nights:
+            nights.show(terminal)
         case loss_bands.LossBands() as judged:
             _show_loss(terminal, compared, judged)
         case comparison.Comparison() as content:

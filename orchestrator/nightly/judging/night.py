@@ -10,13 +10,13 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from ...app.hosts import quarantine
 from ...model.events import ProbeDone
 from ...store import bundle, paths
 from .. import bundle_records, classes, identity, levels, night_files
 from .. import rows as night_rows
 from ..baselines import Baseline
 from ..classes import MetricClass
-from ..culprits import quarantine
 from ..gates import digests
 from ..gates.finding import Finding
 from ..gates.nights import Key, Record

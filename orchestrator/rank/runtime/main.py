@@ -122,6 +122,9 @@ def find_workload(stem: str) -> str:
     """The module of a workload: of the test-bed, of a user's plugin, or of a product. Raises ModuleNotFoundError."""
     package = (__package__ or "orchestrator").partition(".")[0]
     names = [f"{package}.workloads.{stem}", *(f"{package}.{product}.plugins.workloads.{stem}" for product in PRODUCTS)]
+    from . import former_names
+
+    former_names.install()
     for name in names:
         with contextlib.suppress(ModuleNotFoundError):  # of the product
             if importlib.util.find_spec(name):

@@ -52,7 +52,7 @@ MEASURES: Mapping[str, Measure] = {
     "failover-ddp": Measure(
         titles=(FAILOVER_DDP,),
         take=failover_ddp,
-        exists=lambda tree: (tree / "orchestrator/examples/gpt_ddp.py").exists(),
+        exists=lambda tree: (tree / "orchestrator/jobs/examples/gpt_ddp.py").exists(),
     ),
     "up": Measure(titles=(UP,), take=lambda side: {UP: side.up().wall_s}),
     "dry-run": Measure(titles=(DRY_RUN,), take=lambda side: {DRY_RUN: side.ccbed("run", "dp-ring", "--dry-run").wall_s}),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from . import collective
+from ..collectives.plugins.workloads import collective
 
 if TYPE_CHECKING:
     from ..rank.exchange import operations

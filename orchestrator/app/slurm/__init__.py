@@ -1,1 +1,0 @@
-"""Use cases of beds whose nodes run in a job of Slurm."""

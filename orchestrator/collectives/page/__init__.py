@@ -1,0 +1,1 @@
+"""The part of a page that shows measured collectives."""

@@ -1,0 +1,1 @@
+"""Plugins, in folders as --plugins takes them."""

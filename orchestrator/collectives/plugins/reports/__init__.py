@@ -1,0 +1,1 @@
+"""Files that programs read of measurements of collectives."""

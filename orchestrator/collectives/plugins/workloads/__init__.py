@@ -1,0 +1,1 @@
+"""Programs of ranks that measure collectives."""

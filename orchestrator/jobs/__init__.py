@@ -1,0 +1,1 @@
+"""Tools for training jobs of your own: their records judged, their checkpoints audited, examples."""

@@ -1,0 +1,1 @@
+"""Nights, sweeps and repeats on the terminal."""

@@ -1,0 +1,1 @@
+"""Verbs for nights, sweeps and lists of runs."""

@@ -1,0 +1,23 @@
+"""Probe a new cluster once, every node and every link, and write its acceptance certificate."""
+
+from __future__ import annotations
+
+from ...app.places import short_path
+from ...cli.inputs import options
+from ...cli.inputs.session import Session
+from ..app import nights
+from ..app.finished import Acceptance
+from ..app.request import AcceptRequest
+
+
+@options.shows(AcceptRequest, nights.accept)
+def command(session: Session, accepted: Acceptance) -> None:
+    """Probe the bed of INVENTORY once, or a bed that is up, and write its certificate, with checksums.
+
+    \b
+    ccbed accept inventories/new-cluster.yml
+    ccbed accept --bed lab
+    """
+    terminal, document = session.terminal, accepted.certificate
+    terminal.line(f"{document['decision']}     {short_path(accepted.summary)}     exit {accepted.code}")
+    terminal.lines(f"  not checked  {text}" for text in document["not_checked"])

@@ -1,0 +1,61 @@
+"""Former names of modules that users' plugins import: they work for one release, with a notice."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+#: Former name -> the name now, below the package.
+FORMER = {
+    "views.collectives.statistics": "views.statistics",
+    "checkers.times_possible": "collectives.plugins.checkers.times_possible",
+    "checkers.results_exact": "collectives.plugins.checkers.results_exact",
+    "rank.collective.cases": "rank.exchange.cases",
+    "rank.collective.sizes": "rank.exchange.sizes",
+    "workloads.collective": "collectives.plugins.workloads.collective",
+    "checkers.gaps_kept": "collectives.plugins.checkers.gaps_kept",
+    "views.collectives": "collectives.views",
+    "workloads.emulate": "collectives.plugins.workloads.emulate",
+    "rank.collective": "collectives.rank",
+    "rank.open_mpi": "collectives.rank.open_mpi",
+    "rank.replay": "collectives.rank.replay",
+}
+
+
+class _Finder:
+    """Finds a module by its former name."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        package, _, rest = name.partition(".")
+        former = next((old for old in FORMER if f"{rest}.".startswith(f"{old}.")), "")
+        if package != __name__.partition(".")[0] or not former:
+            return None
+        present = f"{package}.{FORMER[former]}{rest.removeprefix(former)}"
+        if rest == former:
+            warnings.warn(
+                f"{name} is now {present}; the former name works for one release", FutureWarning, stacklevel=2
+            )
+        return ModuleSpec(name, _Loader(present))  # type: ignore[arg-type]
+
+
+class _Loader:
+    def __init__(self, present: str) -> None:
+        self._present = present
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """The usual empty module, which takes the lock of the import."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Put the module of today in its place."""
+        sys.modules[module.__name__] = importlib.import_module(self._present)
+
+
+def install() -> None:
+    """Called before a user's plugin is loaded."""
+    if _Finder not in sys.meta_path:
+        sys.meta_path.insert(0, _Finder)
