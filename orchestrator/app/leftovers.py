@@ -170,7 +170,7 @@ def of_runs(
     """Return runs and nights, each with the reason to keep it. ``recorded``: those that gates compare with may go as well."""
     from ..store import leftovers
 
-    nights = products.part("nightly", "test_bed") if "nightly" in products.folders() else None
+    nights = products.part("nightly", "extensions") if "nightly" in products.folders() else None
     in_use = nights.kept_runs(runs_dir, baselines, recorded=recorded) if nights else {}
     return leftovers.of_runs(runs_dir, now, _open_runs(session), bundles=True, in_use=in_use)
 

@@ -109,7 +109,7 @@ def _open_run(session: Session, runs_dir: Path) -> str:
     if not index.is_night(night):
         return runs[0].directory
     try:
-        products.part("nightly", "test_bed").resumed_words(night)
+        products.part("nightly", "extensions").resumed_words(night)
     except UsageError as error:
         raise UsageError(f"run {runs[0].run} is open, of night {night.name}", hint=error.hint) from None
     return str(night)

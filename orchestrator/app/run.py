@@ -109,7 +109,7 @@ def on_bed(session: Session, request: RunRequest, checked: CheckedTrial) -> Iter
             placement = beds.placement(session, bed, include_quarantined=request.spares.include_quarantined)
         limit_s = parse_probe_limit(request.spares.probe_spares)
         if limit_s or request.resume:
-            placement = products.part("nightly", "test_bed", "--probe-spares").place(
+            placement = products.part("nightly", "extensions", "--probe-spares").place(
                 session, request, checked, placement, limit_s
             )
         yield replace(checked, placement=placement)

@@ -39,7 +39,7 @@ class OnTerminal:
     def night(self, session: Any) -> Any:
         from ... import products
 
-        return products.part("nightly", "test_bed").observer(session)
+        return products.part("nightly", "extensions").observer(session)
 
 
 @dataclass(kw_only=True)

@@ -21,7 +21,7 @@ def command(session: Session, request: ReportRequest) -> int:
     """
     terminal = session.terminal
     if request.runs is not None:
-        products.part("nightly", "test_bed", "--index").show_page(session, request.runs)
+        products.part("nightly", "extensions", "--index").show_page(session, request.runs)
     elif request.table:
         _show_table(session, request)
     else:

@@ -31,7 +31,7 @@ def command(session: Session, request: ResumeRequest) -> int:
 
 def _resume_several(session: Session, directory: Path, *, as_json: bool) -> int:
     """Resume repeated runs. Raises UsageError for a night."""
-    nights = products.part("nightly", "test_bed")
+    nights = products.part("nightly", "extensions")
     words = nights.resumed_words(directory)
     if not words:
         code: int = nights.show_ended(session, directory)

@@ -174,7 +174,7 @@ def command(ctx: click.Context, /, **values: Any) -> int:
     if request.repeat is not None or request.resume:
         from ... import products
 
-        code: int = products.part("nightly", "test_bed", "--repeat").repeat(session, request, source)
+        code: int = products.part("nightly", "extensions", "--repeat").repeat(session, request, source)
         return code
     result = run.run(session, request, source)
     if session.is_json:
