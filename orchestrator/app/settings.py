@@ -140,18 +140,18 @@ _TRUSTS = "it says whose signature counts"
 _OVERWRITES = "it overwrites a file"
 #: Options that confirm an act, or widen it, say whose signature counts, or overwrite a file -> which of them.
 CONFIRMING = {
-    **dict.fromkeys(("html", "index", "output", "plot"), _OVERWRITES),
+    **dict.fromkeys(("html", "index", "junit-xml", "output", "plot"), _OVERWRITES),
     **dict.fromkeys(("allowed-signers", "bed-key", "signer"), _TRUSTS),
     **dict.fromkeys((
-        "abandon", "accept-changed", "all", "apply", "force", "include-quarantined", "record", "recorded", "release",
-        "reset", "resume-open", "runs",
+        "abandon", "accept-changed", "all", "apply", "because", "force", "include-quarantined", "prolog", "record", "recorded",
+        "release", "reset", "resume-open", "runs",
     ), _CONFIRMS),
 }  # fmt: skip
 #: Options that name paths -> what ccbed does with them. ccbed.toml may name those below its own directory.
 _READS, _WRITES = "ccbed reads it", "ccbed writes there"
 PATHS = {
     **dict.fromkeys(("data-dir", "key", "resume", "trace"), _READS),
-    **dict.fromkeys(("baselines", "emit", "log-dir", "runs-dir"), _WRITES),
+    **dict.fromkeys(("baselines", "emit", "log-dir", "report-dir", "runs-dir"), _WRITES),
     "root": "its files travel to the hosts",
     "checkpoints": "its files are restored before a reference run",
 }

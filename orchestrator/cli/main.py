@@ -119,8 +119,9 @@ class Verbs(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         files = {verb: file for verb in VERBS if (file := _file(verb)[1]).is_file()}
         for name, verbs in GROUPS.items():
-            with formatter.section(name):
-                formatter.write_dl([(verb, _summary(files[verb])) for verb in verbs if verb in files])
+            if rows := [(verb, _summary(files[verb])) for verb in verbs if verb in files]:
+                with formatter.section(name):
+                    formatter.write_dl(rows)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The job steps of a bed: one for each host, which runs the host's reverse links; keeper and nodes are processes below it.
+"""The job steps of a bed: one for each host, which runs the host's reverse links; the host agent and nodes are processes below it.
 
 The container of a step: Pyxis has options of srun for it (as of 2025, ``args.c``), Apptainer is a command (``apptainer exec``). The bed's
 directories keep their paths. Both use the host's network and processes.

@@ -12,7 +12,7 @@ from .test_layout import ROOT, sources
 PLACEHOLDERS = {
     "found", "told", "tell", "tells", "telling", "said",
     "one", "ones", "each", "mine", "whoever", "nobody", "somebody",
-    "asked", "asking", "ahead", "again", "here", "there", "around", "surroundings",
+    "asked", "asking", "ahead", "here", "there", "around", "surroundings",
     "look", "looking", "looks", "seen", "handed", "brought", "carrying",
     "door", "lining_up", "blame", "alike", "placing", "wording", "habits", "allot",
 }  # fmt: skip

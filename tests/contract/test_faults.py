@@ -125,7 +125,7 @@ def test_every_act_changes_something(plugin: Plugin) -> None:
     [
         ({"verify": ()}, "verify is empty"),
         ({"inject": ()}, "inject is empty"),
-        ({"heal": "inject"}, "inject equals heal"),
+        ({"heal": "inject"}, "inject equals `heal`"),
         ({"verify_heal": "verify"}, "verify equals verify_heal"),
     ],
 )

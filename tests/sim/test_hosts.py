@@ -231,7 +231,7 @@ def test_a_host_that_never_comes_back_ends_the_run_as_a_failure_of_the_infrastru
     _, book = world.run(world.trial(world.crash(2)), bed, {"f0": world.host_act("power-off", back_s=20.0)})
     end = _end(book)
     assert (end["outcome"], end["kind"]) == ("finished", "infrastructure")
-    assert "f0 on the host of n2 could not be healed" in str(end["reason"])
+    assert "f0 on the host of n2 could not be undone" in str(end["reason"])
     assert "n2 could not be started again" in str(end["reason"])
     assert book.events[-1].t < 120.0
 

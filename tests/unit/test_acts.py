@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator import products
 from orchestrator.app import audited
 from orchestrator.app.hosts import quarantine
 from orchestrator.cli import main
@@ -47,6 +48,7 @@ WITHOUT = {
     **dict.fromkeys(("check", "judge", "report", "compare", "runs", "trend", "baseline", "accept", "bundle"), "it works on bundles"),
     "checkpoint": "it reads files of the user",
     **dict.fromkeys(("size", "init", "config", "completion", "help"), "it contacts no host"),
+    "probe": "it measures this machine; what it drains is Slurm's to record",
     "image": "it builds on this machine; `up` brings the image to the hosts",
 }  # fmt: skip
 #: Methods of a provider, and functions, that change something on hosts.
@@ -172,7 +174,9 @@ def test_a_verb_that_reads_changes_no_host(desk: Desk, verb: str) -> None:
 
 def test_only_files_that_record_acts_change_something_on_hosts() -> None:
     """Whoever adds a call adds the file here, and a line to the record of acts."""
-    files = [*(PRODUCT / "app").rglob("*.py"), *(PRODUCT / "cli").rglob("*.py")]
+    folders = ("app", "cli", *(f"{product}/app" for product in products.NAMES))
+    files = [file for folder in folders for file in (PRODUCT / folder).rglob("*.py")]
+    files += [PRODUCT / "slurm" / "slurm_jobs.py", PRODUCT / "slurm" / "ephemeral_bed.py"]
     calling = {str(file.relative_to(PRODUCT)) for file in files if _calls(file) & CHANGING}
     assert calling == set(RECORDING)
     for file in calling - {"app/audited.py", "app/session.py", "slurm/slurm_jobs.py"}:

@@ -23,7 +23,7 @@ from orchestrator.jobs.app import checkpoints, judged_records
 from orchestrator.model import codec
 from orchestrator.model.errors import UsageError
 from orchestrator.model.launch import Request, Result
-from orchestrator.nightly.app import floors, nights, recorded_runs, sweep
+from orchestrator.nightly.app import floors, nights, probe, recorded_runs, sweep
 from orchestrator.nightly.app.request import AcceptRequest, NightRequest
 from orchestrator.nightly.app.sweep_request import SweepRequest
 
@@ -41,7 +41,8 @@ REQUESTS: dict[str, type] = {
     "runs": recorded_runs.RunsRequest, "runs prune": leftovers.PruneRunsRequest, "trend": recorded_runs.TrendRequest,
     "init": starters.InitRequest, "bundle export": bundles.ExportRequest, "bundle verify": bundles.VerifyRequest,
     "bundle sign": bundles.SignRequest, "checkpoint check": checkpoints.CheckpointRequest, "compare": compare.CompareRequest,
-    "judge": judged_records.JudgeRequest, "logs": logs.LogsRequest, "report": report.ReportRequest, "watch": watch.WatchRequest,
+    "probe": probe.ProbeRequest, "judge": judged_records.JudgeRequest,
+    "logs": logs.LogsRequest, "report": report.ReportRequest, "watch": watch.WatchRequest,
 }  # fmt: skip
 #: Verbs of the command line itself: they have no use case, or only verbs below them.
 WITHOUT_REQUEST = {"completion", "config", "baseline", "bundle", "checkpoint", "image", "help"}
@@ -101,7 +102,9 @@ def test_a_default_stands_in_the_request_alone() -> None:
         parsed = {
             name: option.get_default(click.Context(click.Command(verb))) for name, option in options(verb).items()
         }
-        parsed = {name: () if option.multiple else parsed[name] for name, option in options(verb).items()}
+        parsed = {
+            name: parsed[name] or () if option.multiple else parsed[name] for name, option in options(verb).items()
+        }
         extra = {"trial": TrialRef(name="gemm")} if kind is RunRequest else given
         inventory = {"inventory": Path("x.yml")} if kind is UpRequest else {}
         assert requests.build(kind, {**parsed, **extra, **inventory}) == requests.build(kind, {**extra, **inventory})

@@ -1,4 +1,4 @@
-"""Stragglers in words: what lasts, with its cost; the slow iterations, without a culprit; and where the probe sees it otherwise."""
+"""Stragglers in words: what lasts, with its cost; the slow iterations, which name nobody; and where the probe sees it otherwise."""
 
 from __future__ import annotations
 

@@ -193,8 +193,8 @@ def test_older_records_have_one_direction_of_each_pair_and_name_no_worst_one() -
 
 def test_every_output_says_that_a_probe_was_reused_or_why_it_was_not() -> None:
     fit = {"rank": 0, "alpha_s": 5e-5, "beta_s_per_byte": BETA}
-    reused = made([("link.fit", {**fit, "reused_from": "RUN", "measured_at": "2026-11-21 09:12 UTC"})])
-    text = "reused from RUN, 2026-11-21 09:12 UTC, and confirmed"
+    reused = made([("link.fit", {**fit, "reused_from": "51ab", "measured_at": "2026-11-21 09:12 UTC"})])
+    text = "reused from 51ab, 2026-11-21 09:12 UTC, and confirmed"
     assert f" · {text} · " in link_line(reused) and text in html.render(reused)["index.html"].decode()
     changed = made([("link.fit", {**fit, "changed": "rank 1 -> 3 has another rate than in run RUN"})])
     assert " · measured again: rank 1 -> 3 has another rate than in run RUN · " in link_line(changed)

@@ -227,6 +227,7 @@ class _Ema:
         self.shadow = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
+@pytest.mark.slow
 def test_averages_in_lists_and_dicts_are_in_the_states_after_a_save_and_a_momentum_is_not(tmp_path: Path) -> None:
     def body(rank: int) -> None:
         model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
