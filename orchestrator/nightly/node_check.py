@@ -37,8 +37,8 @@ def floors_of(hardware: str, baselines: Iterable[Baseline]) -> tuple[Floor, ...]
 
 def threads_of(floors: Iterable[Floor]) -> int:
     """The CPU threads with which the floors were measured; 0: not one number."""
-    found = {match[1] for floor in floors if (match := re.search(r"threads=(\d+)", floor.parameters))}
-    return int(found.pop()) if len(found) == 1 else 0
+    counts = {match[1] for floor in floors if (match := re.search(r"threads=(\d+)", floor.parameters))}
+    return int(counts.pop()) if len(counts) == 1 else 0
 
 
 def _names(floor: Floor) -> set[str]:

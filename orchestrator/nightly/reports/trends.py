@@ -46,7 +46,7 @@ def trends(report: NightReport) -> tuple[Trend, ...]:
     for judged in sorted(judged_cells, key=lambda judged: ORDER.index(judged.state)):
         if judged.state != "pass" and judged.key is not None:
             moved.setdefault((judged.finding.metric, judged.key), []).append(judged)
-    drawn = (_trend(report, name, found) for name, found in moved.items())
+    drawn = (_trend(report, name, trend) for name, trend in moved.items())
     return tuple(trend for trend in drawn if trend is not None)[:PICTURES]
 
 
