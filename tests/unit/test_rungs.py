@@ -497,3 +497,10 @@ def test_a_built_in_training_whose_redone_steps_are_equal_resumed_whole_without_
     assert ladder._whole_by_bits(run_builder.run(verdicts=unproved), ()).state == "unknown"
     doubtful = (verdict("replay-equal", "pass"), verdict("bit-exact", "unknown"))
     assert ladder._whole_by_bits(run_builder.run(verdicts=doubtful), ()).state == "unknown"
+
+
+def test_a_rung_for_which_nothing_was_compared_does_not_hold() -> None:
+    nothing = Verdict(check="replay-equal", outcome="pass", text=training.NONE_TWICE)
+    exact = shown(run_builder.run(verdicts=(nothing, verdict("bit-exact", "skipped"))))["exact"]
+    assert (exact.state, exact.text) == ("not asked", "no step was done twice, and no reference run: --reference")
+    assert shown(run_builder.run(verdicts=(nothing, verdict("bit-exact", "pass"))))["exact"].state == "holds"
