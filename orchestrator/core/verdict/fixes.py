@@ -20,6 +20,7 @@ TORCH: Mapping[str, str] = {
     "copies of the model": "save ema.state_dict(), or the tensors; load them before the first step, in place of a new copy of the model",
     "accumulated gradients": "save after optimizer.step() and zero_grad(), not between the backward passes of a step",
     "saved state": "load every value that the checkpoint has",
+    "other state": "save what the job keeps beside model and optimizer (counters, lists, tensors), and load it before the first step",
 }  # fmt: skip
 #: Framework -> part of the state -> the advice.
 FRAMEWORKS: Mapping[str, Mapping[str, str]] = {

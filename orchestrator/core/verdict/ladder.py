@@ -25,7 +25,7 @@ PARTS: Mapping[str, str] = {
     "scheduler": "scheduler",
     "learning rate": "learning rate",
     "saved state": "saved state",
-    "other state": "state outside of the checkpoint",
+    "other state": "own state",
     "RNG": "random states",
 }
 _NOT_BACK = "the job did not come back"
