@@ -22,10 +22,8 @@ from ..model.errors import UsageError
 from ..model.frozen import dataclass, replace
 from ..store import paths
 from .places import short_path
-from .session import user_directory
+from .session import FORMER, user_directory
 
-#: Verb -> former name of an option -> its name; the former one works for one release.
-FORMER = {"run": {"twin": "reference", "no-twin": "no-reference"}, "logs": {"epoch": "start"}}
 _LARGEST = 1 << 20
 _LINE = re.compile(r"\(at line (\d+), column \d+\)")
 

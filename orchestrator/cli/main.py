@@ -22,7 +22,6 @@ from click.core import ParameterSource
 
 from .. import __version__
 from ..app import session as base
-from ..app import settings
 from ..model import errors
 from .inputs import session as sessions
 from .render import terminal
@@ -97,7 +96,7 @@ class Verbs(click.Group):
         command.context_settings.setdefault("auto_envvar_prefix", "CCBED")
         _add_verbosity(command)
         _name_variables(command)
-        for old, new in settings.FORMER.get(cmd_name, {}).items():
+        for old, new in base.FORMER.get(cmd_name, {}).items():
             _accept_former_variable(ctx, command, f"CCBED_{old.upper()}", f"CCBED_{new.upper()}")
         return command
 
@@ -118,8 +117,9 @@ class Verbs(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         files = {verb: file for verb in VERBS if (file := _file(verb)[1]).is_file()}
         for name, verbs in GROUPS.items():
-            with formatter.section(name):
-                formatter.write_dl([(verb, _summary(files[verb])) for verb in verbs if verb in files])
+            if rows := [(verb, _summary(files[verb])) for verb in verbs if verb in files]:
+                with formatter.section(name):
+                    formatter.write_dl(rows)
 
 
 @contextmanager
@@ -176,7 +176,7 @@ def run(args: Sequence[str], session: sessions.Session | None = None) -> int:
 def _with_present_names(args: Sequence[str], ctx: click.Context) -> Iterator[str]:
     """The command line with the present names of options; a former one is named on stderr."""
     end = args.index("--") if "--" in args else len(args)
-    former = settings.FORMER.get(next((word for word in args[:end] if word in VERBS), ""), {})
+    former = base.FORMER.get(next((word for word in args[:end] if word in VERBS), ""), {})
     for index, word in enumerate(args):
         name, equals, value = word.partition("=")
         if index < end and name.startswith("--") and name[2:] in former:
@@ -374,6 +374,7 @@ def _prepare(ctx: click.Context, plugins: tuple[Path, ...]) -> None:
     session: sessions.Session = ctx.obj
     session.plugins = tuple(plugins)
     _require_utf8(str(session.state), *session.argv)
+    from ..app import settings
 
     if ctx.invoked_subcommand not in _WITHOUT_SETTINGS and (files := settings.find(session.terminal.warn)):
         _apply_settings(ctx, session, files)
@@ -390,6 +391,7 @@ def _require_utf8(*texts: str) -> None:
 
 def _apply_settings(ctx: click.Context, session: sessions.Session, files: Sequence[Path]) -> None:
     """Make the settings of the files the defaults of the verb. Raises UsageError with every mistake in them."""
+    from ..app import settings
     from .inputs.settings import default_map
 
     session.settings = tuple(files)
