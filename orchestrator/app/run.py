@@ -6,11 +6,11 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .. import products
-from ..core.spec import parse_trial, plan, redact, slots, trial_draft, values
+from ..core.spec import parse_trial, plan, redact, slots, trial_draft
 from ..model import codec
 from ..model.bed import BedSpec
 from ..model.errors import CcbedError, UsageError
@@ -18,7 +18,7 @@ from ..model.frozen import dataclass, field, replace
 from ..model.launch import Result
 from ..model.plan import Placement, Plan
 from ..model.run import SHORT_S
-from ..model.trial import THEIRS, Trial
+from ..model.trial import THEIRS, Trial, parse_stop
 from ..providers import files
 from ..store import beds as store
 from ..store import bundle, secrets
@@ -362,10 +362,10 @@ def budget(request: RunRequest, source: trials.Source) -> float | None:
         raise UsageError(
             "--budget and --reference exclude each other: the latter takes what it takes", hint="leave one out"
         )
-    try:
-        return values.seconds(request.limits.budget)
-    except ValueError as error:
-        raise UsageError(f"--budget: {error} (got {request.limits.budget})", hint="--budget 10m") from None
+    with suppress(ValueError):
+        if budget_s := parse_stop(request.limits.budget).after_s:
+            return budget_s
+    raise UsageError(f"--budget: must be a time such as 90s or 10m (got {request.limits.budget})", hint="--budget 10m")
 
 
 def _cost(trial: Trial, is_first: bool, follows: bool, budget: str = "") -> tuple[str, ...]:

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from .requests import OutputRequest
 
 
+#: Verb -> former name of an option -> its name; the former one works for one release.
+FORMER = {"run": {"twin": "reference", "no-twin": "no-reference"}, "logs": {"epoch": "start"}}
+
+
 def complete_environment() -> None:
     """Give a user without an entry in the list of users, as in a container, a name, and a home that cannot exist."""
     try:

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from ..model.errors import UsageError
-from ..model.frozen import dataclass
+from ..model.frozen import dataclass, replace
 from ..store import paths
 from .places import short_path
-from .session import user_directory
+from .session import FORMER, user_directory
 
 _LARGEST = 1 << 20
 _LINE = re.compile(r"\(at line (\d+), column \d+\)")
@@ -58,8 +58,8 @@ class Setting:
         return refusal(self.verb, self.key) or outside(self.key, self.value, self.file.parent)
 
 
-def read(file: Path) -> list[Setting]:
-    """Raises UsageError for a file that is no TOML."""
+def read(file: Path, warn: Callable[[str], None]) -> list[Setting]:
+    """The settings by the present names of options; ``warn`` of former ones. Raises UsageError for a file that is no TOML."""
     import tomllib  # 4 modules, which a start without such a file does not need
 
     try:
@@ -73,7 +73,16 @@ def read(file: Path) -> list[Setting]:
         match = _LINE.search(str(error))
         where = f"{short_path(file)}:{match[1]}" if match else short_path(file)
         raise UsageError(f"{where}: not valid TOML: {_LINE.sub('', str(error)).strip()}") from None
-    return list(_settings(content, (), file, _lines(text)))
+    return [_by_present_name(item, warn) for item in _settings(content, (), file, _lines(text))]
+
+
+def _by_present_name(item: Setting, warn: Callable[[str], None]) -> Setting:
+    """A key at the top is one of any verb."""
+    former = {key: name for verb, names in FORMER.items() if item.verb in ((), (verb,)) for key, name in names.items()}
+    if item.key not in former:
+        return item
+    warn(f"{item.place}: {item.key} is now {former[item.key]}; the former name works for one release")
+    return replace(item, key=former[item.key])
 
 
 def _settings(

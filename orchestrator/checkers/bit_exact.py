@@ -197,7 +197,7 @@ def _no_twin(run: Run) -> str:
     elif end.t >= SHORT_S:
         why = f"the run took {end.t:.0f} s; one follows by itself within {SHORT_S:.0f} s"
     else:
-        why = "none could be made, as was said after the run"
+        why = "none could be made; the run said why"
     return f"not checked: no reference run to compare with ({why}): --reference"
 
 

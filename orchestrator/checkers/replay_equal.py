@@ -42,9 +42,7 @@ def _exact(run: Run, lines: training.Lineage) -> Verdict:
     lost = {step for failover in views.failovers(run.trial, run.history) for step in failover.lost_steps}
     if lost and not steps:
         doubts.append(views.finding(f"{len(lost)} steps were done again, but no record shows both executions"))
-    equal = (
-        f"{_steps(len(steps - resized))} done again, equal each time" if steps - resized else "no step was done twice"
-    )
+    equal = f"{_steps(len(steps - resized))} done again, equal each time" if steps - resized else training.NONE_TWICE
     if resized and not failures and not doubts:
         reason = f"{_steps(len(resized))} done again after the worker group had changed its size, on the same batches"
         text = f"not applicable: {reason}: bits are not comparable" + (f"; {equal}" if steps - resized else "")
@@ -108,7 +106,7 @@ def _explained(run: Run, lines: training.Lineage) -> Verdict:
         equal, unexplained = "with no more difference than sums in another order explain", []
     is_explained &= not unexplained
     doubts += unexplained if has_control else [views.finding(f"{item.text}; {NEXT}") for item in unexplained]
-    text = f"{_steps(steps)} done again{f': {aside}' if aside else f', {equal}'}" if steps else "no step was done twice"
+    text = f"{_steps(steps)} done again{f': {aside}' if aside else f', {equal}'}" if steps else training.NONE_TWICE
     evidence = {} if is_explained else {training.UNEXPLAINED: True}
     verdict = views.conclude("replay-equal", text, failures=failures, doubts=doubts, evidence=evidence)
     reason = completeness.incomparable(unrepeated) if incomparable else "" if steps else _uncompared(lines)

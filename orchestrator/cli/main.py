@@ -35,8 +35,6 @@ GROUPS = {
     "Set-up": ("init", "doctor", "image", "list", "size", "config", "completion"),
 }
 VERBS = tuple(verb for verbs in GROUPS.values() for verb in verbs)
-#: Verb -> former name of an option -> its name; the former one works for one release.
-FORMER = {"run": {"twin": "reference", "no-twin": "no-reference"}, "logs": {"epoch": "start"}}
 _PACKAGE = __package__.rpartition(".")[0]
 #: Verb -> the product that has it.
 _OF_PRODUCTS = {
@@ -98,7 +96,7 @@ class Verbs(click.Group):
         command.context_settings.setdefault("auto_envvar_prefix", "CCBED")
         _add_verbosity(command)
         _name_variables(command)
-        for old, new in FORMER.get(cmd_name, {}).items():
+        for old, new in base.FORMER.get(cmd_name, {}).items():
             _accept_former_variable(ctx, command, f"CCBED_{old.upper()}", f"CCBED_{new.upper()}")
         return command
 
@@ -178,7 +176,7 @@ def run(args: Sequence[str], session: sessions.Session | None = None) -> int:
 def _with_present_names(args: Sequence[str], ctx: click.Context) -> Iterator[str]:
     """The command line with the present names of options; a former one is named on stderr."""
     end = args.index("--") if "--" in args else len(args)
-    former = FORMER.get(next((word for word in args[:end] if word in VERBS), ""), {})
+    former = base.FORMER.get(next((word for word in args[:end] if word in VERBS), ""), {})
     for index, word in enumerate(args):
         name, equals, value = word.partition("=")
         if index < end and name.startswith("--") and name[2:] in former:
@@ -397,8 +395,7 @@ def _apply_settings(ctx: click.Context, session: sessions.Session, files: Sequen
     from .inputs.settings import default_map
 
     session.settings = tuple(files)
-    listed = [(item, (*item.verb, ctx.invoked_subcommand or "")[0]) for file in files for item in settings.read(file)]
-    values = [dataclasses.replace(item, key=FORMER.get(verb, {}).get(item.key, item.key)) for item, verb in listed]
+    values = [item for file in files for item in settings.read(file, session.terminal.warn)]
     session.plugins = session.plugins or settings.plugins(values)
     ctx.default_map = default_map(ctx, values)
     session.set_in = {

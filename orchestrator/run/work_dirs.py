@@ -43,11 +43,15 @@ def copy_project(root: Path, target: Path, left_out: Collection[Path] = ()) -> N
     _Copy(root, target, left_out).run()
 
 
-def keep_snapshot(root: Path, target: Path, left_out: Collection[Path] = ()) -> None:
-    """Copy a small project as it is before a run in place, for a twin that may follow. A large one is not copied."""
-    copy = _Copy(root, target, left_out, limit=SNAPSHOT, entries=SNAPSHOT_ENTRIES)
-    with suppress(UsageError, OSError):
-        copy.run()
+def keep_snapshot(root: Path, target: Path, left_out: Collection[Path] = ()) -> str:
+    """Copy a small project as it is before a run in place, for a twin that may follow. Returns why it was not copied."""
+    try:
+        _Copy(root, target, left_out, limit=SNAPSHOT, entries=SNAPSHOT_ENTRIES).run()
+    except UsageError:
+        return f"{root} has more than {SNAPSHOT_ENTRIES:,} files or {SNAPSHOT // 1024**2} MiB, which are not copied by default"
+    except OSError as error:
+        return f"{root} cannot be copied: {error.strerror}"
+    return ""
 
 
 class _Copy:

@@ -114,6 +114,15 @@ def test_an_average_in_the_checkpoint_that_no_module_holds_is_unknown(is_module:
     assert rows(job)["copies of the model"] == result
 
 
+@pytest.mark.parametrize("attempts", [(0, 1), (1,)])
+def test_an_average_in_the_checkpoint_that_a_list_holds_needs_no_reference_run(attempts: tuple[int, ...]) -> None:
+    """A rank that saves nothing seeks lists at its start only."""
+    job = changed(right(), setting(watch.Saved, contents={"copies": ["ema"], "tensors.ema": digest("ema", 15)}))
+    for attempt in attempts:
+        job = changed(job, setting(watch.State, copies={"kept ema 0 0": f"{digest('ema', 15)} 20 -7"}), attempt=attempt)
+    assert rows(job).get("copies of the model", "pass") == "pass"
+
+
 def _keeping(own: str, *, sums: int = 0, weights: int = 0, changes: bool = True) -> Job:
     """Rank 0 keeps an average in a list; ``own``: of which state it is after the restart. ``sums``: by how much those of it differ then."""
 

@@ -73,7 +73,10 @@ def test_a_reference_run_follows_if_it_fits_into_the_budget(
     ("line", "problem"),
     [
         (("dp-ring", "--budget", "5m"), "--budget is for a script"),
-        (("train.py", "--budget", "5x"), "--budget: must be a time such as 2s, 500ms or 10m (got 5x)"),
+        *(
+            (("train.py", "--budget", wrong), f"--budget: must be a time such as 90s or 10m (got {wrong})")
+            for wrong in ("5x", "0", "0s", "10", "500ms", "step=20")
+        ),
         (("train.py", "--budget", "5m", "--reference"), "--budget and --reference exclude each other"),
     ],
 )

@@ -316,7 +316,7 @@ def test_what_is_no_training_has_no_ladder() -> None:
 def test_each_part_has_words_and_advice() -> None:
     names = {*parts.PARTS, "saved state"}
     assert names == set(ladder.PARTS)
-    assert names - {"other state", "learning rate"} == set(fixes.TORCH)
+    assert names - {"learning rate"} == set(fixes.TORCH)
 
 
 def test_parts_that_are_as_before_are_counted_where_they_are_many() -> None:
@@ -326,7 +326,7 @@ def test_parts_that_are_as_before_are_counted_where_they_are_many() -> None:
 
 def test_a_part_that_is_not_known_is_named_as_people_name_it() -> None:
     text = shown(judged(wrong("rng"), restored(wrong("optimizer"))))["resumed whole"].text
-    assert text.startswith("state outside of the checkpoint: with random states put back, ")
+    assert text.startswith("own state: with random states put back, ")
 
 
 @pytest.mark.parametrize(
@@ -497,3 +497,10 @@ def test_a_built_in_training_whose_redone_steps_are_equal_resumed_whole_without_
     assert ladder._whole_by_bits(run_builder.run(verdicts=unproved), ()).state == "unknown"
     doubtful = (verdict("replay-equal", "pass"), verdict("bit-exact", "unknown"))
     assert ladder._whole_by_bits(run_builder.run(verdicts=doubtful), ()).state == "unknown"
+
+
+def test_a_rung_for_which_nothing_was_compared_does_not_hold() -> None:
+    nothing = Verdict(check="replay-equal", outcome="pass", text=training.NONE_TWICE)
+    exact = shown(run_builder.run(verdicts=(nothing, verdict("bit-exact", "skipped"))))["exact"]
+    assert (exact.state, exact.text) == ("not asked", "no step was done twice, and no reference run: --reference")
+    assert shown(run_builder.run(verdicts=(nothing, verdict("bit-exact", "pass"))))["exact"].state == "holds"

@@ -62,6 +62,16 @@ def test_parameters_of_workloads_lists_and_flags_are_keys_too(ccbed: Desk) -> No
     assert document["faults"][0]["node"] == "n1"  # type: ignore[index]
 
 
+@pytest.mark.parametrize("table", ["", "[run]\n"])
+@pytest.mark.parametrize("line", [("run", "dp-ring", "--dry-run"), ("config", "show"), ("runs",)])
+def test_a_former_key_works_for_one_release_with_every_verb(ccbed: Desk, table: str, line: tuple[str, ...]) -> None:
+    ccbed("up", "local.yml")
+    write(ccbed, f"{table}twin = false\n")
+    assert ccbed(*line) == 0
+    assert "twin is now reference; the former name works for one release" in ccbed.err
+    assert "unknown" not in ccbed.err
+
+
 @pytest.mark.parametrize("text", ["'rng,ema'", "['rng', 'ema']"])
 def test_the_parts_that_may_be_lost_are_a_text_or_a_list(ccbed: Desk, text: str) -> None:
     ccbed("up", "local.yml")

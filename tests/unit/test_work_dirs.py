@@ -52,3 +52,12 @@ def test_a_project_whose_runs_lie_in_it_is_not_copied_into_itself(project: Path)
     work_dirs.copy_project(project, own, left_out=(project / "elsewhere",))
     assert not (own / "elsewhere").exists()
     assert (own / "pkg/train.py").exists()
+
+
+def test_a_project_with_too_many_files_is_no_snapshot_and_says_so(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert work_dirs.keep_snapshot(project, tmp_path / "first") == ""
+    monkeypatch.setattr(work_dirs, "SNAPSHOT_ENTRIES", 3)
+    assert f"{project} has more than 3 files" in work_dirs.keep_snapshot(project, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()

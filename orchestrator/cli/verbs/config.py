@@ -55,9 +55,9 @@ def show(ctx: click.Context, as_json: bool) -> int:
 
 def _rows(ctx: click.Context, files: Iterable[Path]) -> Iterator[dict[str, str]]:
     """The settings of the files, the weakest first, then the variables. Raises UsageError with every mistake in them."""
-    values = [setting for file in files for setting in settings.read(file)]
     session = ctx.find_object(Session)
     assert session is not None
+    values = [setting for file in files for setting in settings.read(file, session.terminal.warn)]
     session.plugins = session.plugins or settings.plugins(values)
     default_map(ctx, values)
     last = {setting.name: setting.place for setting in values}

@@ -25,7 +25,7 @@ PARTS: Mapping[str, str] = {
     "scheduler": "scheduler",
     "learning rate": "learning rate",
     "saved state": "saved state",
-    "other state": "state outside of the checkpoint",
+    "other state": "own state",
     "RNG": "random states",
 }
 _NOT_BACK = "the job did not come back"
@@ -36,6 +36,7 @@ _DOUBTS = {
     "resumed whole": "Whether your job resumed whole",
     "exact": "Whether your job computed what an undisturbed one does",
 }
+_NO_REFERENCE = "no reference run: --reference"
 #: Where a rung does not hold, and no part of the state says why.
 _INSTEAD = {"survived": "not as it should", "resumed whole": "not whole", "exact": "computed something else"}
 _STATES: Mapping[str, State] = {"pass": "holds", "fail": "does not hold", "unknown": "unknown", "skipped": "not asked"}
@@ -169,9 +170,14 @@ def _exact(verdicts: Sequence[Verdict]) -> Rung:
     own = _of("exact", verdicts)
     state = _state(own)
     compared = [verdict.text for verdict in own if verdict.outcome != "skipped"]
-    text = _finding(own, state) or next(
-        reversed(compared or [verdict.text for verdict in own]), "no reference run: --reference"
-    )
+    if state == "holds" and {*compared} == {training.NONE_TWICE}:  # nothing was compared
+        return Rung(
+            name=rungs.NAMES["exact"],
+            state="not asked",
+            text=f"{training.NONE_TWICE}, and {_NO_REFERENCE}",
+            checks=_outcomes(own),
+        )
+    text = _finding(own, state) or next(reversed(compared or [verdict.text for verdict in own]), _NO_REFERENCE)
     return Rung(name=rungs.NAMES["exact"], state=state, text=text, checks=_outcomes(own))
 
 

@@ -317,6 +317,8 @@ def _require_free(session: Session, bed: BedSpec, resumed: Path | None = None) -
     if resumed is None or _night_of_open_run(bed) != resumed:
         beds.settle(session, bed)
     open_run, night = store.open_run(Path(bed.workdir)), _night_of_open_run(bed)
+    if open_run is None and store.driver(Path(bed.workdir)):  # it is judged, or its reference run follows
+        raise store.busy(Path(bed.workdir))
     if open_run is None or (night and night == resumed and not open_run.driver):
         return
     if night is None or open_run.driver:

@@ -7,7 +7,7 @@ from .doubts import job_doubts, lost_lines, missing_ranks, nothing_to_resume, un
 from .kept import KeptFacts, final_digests, kept_facts, other_random_state, repeats, restarts_shown, step_of, unrepeated
 from .overview import is_observed, kept_steps, lineage_of, resumes, steps, view, watched
 from .recovery import RecoveryFigures, recovery_figures
-from .replay import Replay, redone, replays
+from .replay import NONE_TWICE, Replay, redone, replays
 from .resumption import Lineage, RankResume, Resumption, Sizes, lineage
 from .uneven import UNEXPLAINED, by_rank, of_rank, uneven_ranks
 from .worker_returns import Return, recoveries, worker_returns

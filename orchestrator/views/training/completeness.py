@@ -220,7 +220,7 @@ def _rank_rows(lines: Lineage, resumption: Resumption, process: Process, repeate
     every = tuple(attempt.ranks[process.rank] for attempt in known if process.rank in attempt.ranks)
     pair = Pair(
         process=process, start=start, before=before, own=own, every=every, replays=repeated, namesake=namesake,
-        saved=_saved_parts(resumption), unobserved=_unobserved_copy(resumption, before), accumulated=_accumulated(resumption),
+        saved=_saved_parts(resumption), unobserved=_unobserved_copy(resumption, before, start), accumulated=_accumulated(resumption),
     )  # fmt: skip
     results = {part: COMPARE[part](pair) for part in PARTS}
     if (
@@ -315,9 +315,10 @@ def _parts_of_models(saved: Mapping[str, object], names: Collection[str]) -> set
     return {path for path, own in held.items() if path and len(own) > 1 and ends.issuperset(own)}
 
 
-def _unobserved_copy(resumption: Resumption, before: watch.State) -> str:
+def _unobserved_copy(resumption: Resumption, *states: watch.State) -> str:
+    """The key of a copy of the model in the checkpoint that no state has; behind the digests of lists stand sums."""
     contents = [write.saved.contents for write in _writes(resumption) if write.saved]
-    known = set(before.copies.values())
+    known = {digest.split()[0] for state in states for digest in state.copies.values() if digest}
     keys = (
         str(key) for saved in contents for key in saved.get("copies") or () if saved.get(f"tensors.{key}") not in known
     )

@@ -16,6 +16,8 @@ from .resumption import Lineage, Step
 #: How the key of tensors begins that a script keeps in a list or a dict, among the copies of the model: ``kept ema 0 0``, and
 #: ``kept ema 0 0 named`` with the names of a dict.
 KEPT = "kept "
+#: How a check says that nothing was compared.
+NONE_TWICE = "no step was done twice"
 #: Inputs with this correlation are the same but for noise; of other samples it is near 0, and less certain the fewer numbers are known.
 NEAR, LEAST_NUMBERS = 0.6, 32
 #: By how much more than the weights they may differ, where sums in another order changed these.
