@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 #: Chance that the first measurement of a sound night as a whole is beyond the limit of a failure, the mean of its last nights beyond
 #: theirs, and anything beyond that of a warning: divided over the nodes and metrics of the night.
 FALSE_FAILURE, FALSE_LASTING, FALSE_WARNING = 3e-4, 5e-4, 1e-2
+#: A change beyond this multiple of the class's least change is never a pass, however wide the limit is.
+RESOLUTION = 4.0
+#: Where the limit beside equal nodes is wider, they differ too much to see an odd one: that a node is within it says nothing.
+WIDEST = 0.5
 #: Nights of a reference, the first ones since the level was set.
 REFERENCE_NIGHTS = 20
 #: A spread of the class counts as much as this many measured differences.
@@ -44,10 +48,11 @@ OWN_NIGHTS = 8
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
     """The numbers of a figure. ``kind``: its class; ``excess``: ln(tonight / reference) without the day, above 0 is worse; None where
-    nothing can be compared. ``limit``: beyond it the figure is measured again, and fails if it is beyond again. ``reference``: a value in
-    the metric's unit; ``first``, ``last``, ``nights``: the nights that it is the median of. ``again``: the excess of the second
-    measurement, None if there was none. ``day``: how much worse all nodes are, which is no part of ``excess``. ``is_suspect``: a second
-    measurement would decide. ``peers``: compared with the equal nodes of this night, for want of earlier nights.
+    nothing can be compared. ``limit``: beyond it the figure is measured again, and fails if it is beyond again; ``is_resolved``: it is no
+    wider than RESOLUTION. ``reference``: a value in the metric's unit; ``first``, ``last``, ``nights``: the nights that it is the median
+    of. ``again``: the excess of the second measurement, None if there was none. ``day``: how much worse all nodes are, which is no part of
+    ``excess``. ``is_suspect``: a second measurement would decide. ``peers``: compared with the equal nodes of this night, for want of
+    earlier nights.
     """
 
     kind: str
@@ -62,6 +67,7 @@ class Compared:
     day: float = 0.0
     is_suspect: bool = False
     peers: int = 0
+    is_resolved: bool = True
 
     @property
     def change(self) -> float | None:
@@ -221,7 +227,8 @@ class _State:
         nights, references, values = self._nights, self._references, self._nights.values[index]
         noise = 0.5 * np.nan_to_num(nights.passes[index])  # of the median of three
         limit, usual, lasting_limit = _limits(nights, references, noise)
-        weak = np.maximum(nights.least, usual)
+        most = RESOLUTION * nights.least
+        weak = np.clip(usual, nights.least, most)
         raw = values - references.median
         day, is_pair, known = self._day(raw, weak)
         excess, again = raw - day, nights.again[index] - references.median - day
@@ -235,9 +242,9 @@ class _State:
         lasting = (mean > lasting_limit) & ~np.isnan(excess) & ~is_peer
         was_flaky = np.sum([np.zeros_like(flaky), *self._flaky[1 - FLAKY_NIGHTS :]], axis=0) > 0
         fails = (first & repeated) | (lasting & (again > LASTING_SHARE * nights.least)) | (flaky & was_flaky)
-        unresolved = (excess > weak) & ~first & ~(again <= weak)
+        unresolved = (excess > weak) & ~first & (~(again <= weak) | (excess > most))
         fleet_limit, fleet_usual, _ = _limits(nights, self._fleet, noise)
-        fleet_weak = np.maximum(nights.least, fleet_usual)
+        fleet_weak = np.clip(fleet_usual, nights.least, most)
         shift = np.where(known >= LEAST_NODES, day - self._fleet.median, np.nan)
         return Verdict(
             excess=excess, again=again, limit=limit, weak=weak, usual=usual, reference=references.median.copy(),
@@ -316,10 +323,8 @@ def _with_peers(
     )
     weight = CLASS_WEIGHT + (number - 2)
     variance = (CLASS_WEIGHT * nights.peers**2 + (number - 2) * spread**2) / weight
-    wide = np.maximum(
-        nights.least,
-        student(FALSE_WARNING / nights.figures, weight) * np.sqrt(variance * (1 + 1 / np.maximum(number, 1))),
-    )
+    usual = student(FALSE_WARNING / nights.figures, weight) * np.sqrt(variance * (1 + 1 / np.maximum(number, 1)))
+    wide = np.where(usual > WIDEST, usual, np.clip(usual, nights.least, RESOLUTION * nights.least))
     return np.where(is_peer, beside, excess), np.where(is_peer, np.inf, limit), np.where(is_peer, wide, weak), is_peer
 
 

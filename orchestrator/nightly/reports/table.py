@@ -14,6 +14,8 @@ from . import units
 #: States from the worst to the best; the first ones are shown, the others are counted.
 ORDER = ("fail", "xpass", "warn", "unknown", "xfail", "pass")
 BAD = ("fail", "xpass", "warn")
+#: After a limit that is much wider than the least change that counts: what is within it is not shown to be sound.
+UNRESOLVED = ", not resolved"
 #: The column of figures of all nodes together.
 ALL_NODES = "all nodes"
 
@@ -64,6 +66,8 @@ class Table:
             figure = f"{worst.metric} {worst.worst} {worst.cells[column(worst.worst)].change}".replace("  ", " ")
             text = f"{len(others)} {'others ' if self.shown else ''}within limits"
             parts.append(f"{text} (worst: {figure}, limit {worst.limit})")
+            wide = sum(line.limit.endswith(UNRESOLVED) for line in others)
+            parts += [f"{wide} of them with a limit that resolves no small change"] if wide else []
         if self.unreferenced:
             parts.append(f"{self.unreferenced} without a reference yet")
         return "; ".join(parts)
@@ -135,9 +139,15 @@ def _line(metric: str, cell: str, group: Sequence[Judged]) -> Line:
     reference = units.quantity(compared.reference, worst.unit) if compared.reference is not None else ""
     return Line(
         metric=units.name(metric) + (f" ({cell})" if cell else ""), state=worst.state, rank=_rank(worst), cells=cells,
-        limit=units.limit(compared.limit) if compared.limit is not None else "", reference=reference,
+        limit=_limit(compared), reference=reference,
         worst=worst.finding.node or "", notes=tuple(_notes(ranked)),
     )  # fmt: skip
+
+
+def _limit(compared: Compared) -> str:
+    if compared.limit is None:
+        return ""
+    return units.limit(compared.limit) + ("" if compared.is_resolved else UNRESOLVED)
 
 
 def _compared(judged: Judged) -> Compared:
