@@ -311,21 +311,32 @@ def _with_peers(
     """Figures without an earlier night, compared with those of equal nodes of this night. They warn at most."""
     import numpy as np
 
-    measured = ~np.isnan(values)
-    equal = np.where(nights.apart[:, None], np.nan, values)
-    number = np.sum(~np.isnan(equal), axis=0)
-    is_peer = measured & (count == 0) & (number >= LEAST_NODES)
-    if not is_peer.any():
-        return excess, limit, weak, is_peer
-    beside = values - robust.median(np.where(number >= LEAST_NODES, equal, 0.0), axis=0)
-    spread = robust.MAD_TO_SIGMA * robust.median(
-        np.abs(np.where(number >= LEAST_NODES, equal - values + beside, 0.0)), axis=0
-    )
-    weight = CLASS_WEIGHT + (number - 2)
-    variance = (CLASS_WEIGHT * nights.peers**2 + (number - 2) * spread**2) / weight
-    usual = student(FALSE_WARNING / nights.figures, weight) * np.sqrt(variance * (1 + 1 / np.maximum(number, 1)))
-    wide = np.where(usual > WIDEST, usual, np.clip(usual, nights.least, RESOLUTION * nights.least))
+    beside, wide = beside_peers(values, nights.apart, nights.least, nights.peers, nights.figures)
+    is_peer = ~np.isnan(beside) & (count == 0)
     return np.where(is_peer, beside, excess), np.where(is_peer, np.inf, limit), np.where(is_peer, wide, weak), is_peer
+
+
+def beside_peers(values: Floats, apart: Flags, least: Floats, peers: Floats, figures: int) -> tuple[Floats, Floats]:
+    """The excess of nodes beside the median of equal nodes of the same night, NaN with fewer than LEAST_NODES, and its limit by metric.
+
+    ``values``: nodes x metrics; ``apart``, ``least``, ``peers``, ``figures``: as of Nights.
+    """
+    import numpy as np
+
+    equal = np.where(apart[:, None], np.nan, values)
+    number = np.sum(~np.isnan(equal), axis=0)
+    enough = number >= LEAST_NODES
+    middle = np.where(enough, robust.median(np.where(enough, equal, 0.0), axis=0), np.nan)
+    spread = robust.MAD_TO_SIGMA * robust.median(np.abs(np.where(enough, equal - middle, 0.0)), axis=0)
+    weight = CLASS_WEIGHT + np.maximum(number - 2, 0)
+    variance = (CLASS_WEIGHT * peers**2 + np.maximum(number - 2, 0) * spread**2) / weight
+    usual = student(FALSE_WARNING / figures, weight) * np.sqrt(variance * (1 + 1 / np.maximum(number, 1)))
+    return values - middle, np.where(usual > WIDEST, usual, np.clip(usual, least, RESOLUTION * least))
+
+
+def least_change(share: float, better: Better) -> float:
+    """A share as a logarithm: so large that the share which people read is exact."""
+    return math.log1p(share) if better == "lower" else -math.log1p(-share)
 
 
 def noise(values: Floats) -> Floats:

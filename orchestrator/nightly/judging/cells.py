@@ -12,7 +12,7 @@ from .. import judge as engine
 from ..classes import MetricClass
 from ..gates import robust, suspects
 from ..gates.finding import Finding, Outcome
-from ..gates.nights import Better, Metric, Record
+from ..gates.nights import Better, Key, Metric, Record
 from ..judge import Compared, percent
 from ..levels import Level
 from ..night_judgement import FLEET, REFERENCE, Judged
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: is none of them: it is a defect of the node.
 BUSY = {"cpu stolen": 0.05, "cpu used by others": 0.25}
 #: From this share of a host's CPUs on, used by others, no figure of its nodes passes, however busy it always is.
-BUSY_SHARE = {"cpu stolen": 0.25, "cpu used by others": 0.5}
+BUSY_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,16 +83,16 @@ def crowded(records: Iterable[Record], hosts: Mapping[str, str]) -> dict[str, st
 
     Nodes of one host that are measured at once are no others: of k shares, the k - 1 CPUs that they can take from each other go off.
     """
-    shares: dict[tuple[str, str], list[float]] = {}
+    shares: dict[tuple[str, str, Key], list[float]] = {}
     for record in records:
-        if record.metric.name in BUSY_SHARE and record.values:
+        if record.metric.name in BUSY and record.values:
             host = next((hosts.get(node, node) for node in nodes_of(record.node)), "")
-            shares.setdefault((record.metric.name, host), []).append(statistics.median(record.values))
+            shares.setdefault((record.metric.name, host, record.key), []).append(statistics.median(record.values))
     reasons: dict[str, str] = {}
-    for (metric, host), of_host in shares.items():
+    for (metric, host, _), of_host in shares.items():
         own = len(of_host) - 1 if metric == "cpu used by others" else 0
         share = sum(of_host) - own if own else max(of_host)
-        if share > BUSY_SHARE[metric]:
+        if share > BUSY_SHARE:
             text = f"others took {min(share, 1):.0%} of the CPUs of {host} ({metric})"
             reasons |= dict.fromkeys([node for node, of_node in hosts.items() if of_node == host] or [host], text)
     return reasons
@@ -382,11 +382,11 @@ def _since_levels(values: Floats, levels: Flags) -> Floats:
 
 
 def _least(subject: Subject) -> float:
-    """The least change that counts, as a logarithm: so large that the share which people read is exact."""
+    """The least change that counts, as a logarithm."""
     least, usable = subject.kind.least, [v for values in subject.series.values.values() for v in values if v > 0]
     if subject.minimum and usable:
         least = max(least, min(subject.minimum / statistics.median(usable), 0.99))
-    return math.log1p(least) if subject.metric.better == "lower" else -math.log1p(-least)
+    return engine.least_change(least, subject.metric.better)
 
 
 def _limit(limit: float, better: Better) -> str:
