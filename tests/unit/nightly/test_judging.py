@@ -16,8 +16,8 @@ import pytest
 from orchestrator.model import codec
 from orchestrator.nightly import judging, levels, night_files
 from orchestrator.nightly.app import night_end
-from orchestrator.nightly.gates.nights import Key, Metric, Record
-from orchestrator.nightly.judging import cells, figures
+from orchestrator.nightly.gates.nights import Record
+from orchestrator.nightly.judging import figures
 from orchestrator.nightly.judging.night import read_runs
 from orchestrator.nightly.night_judgement import NightJudgement, suspects_of
 from orchestrator.nightly.suite import RUNS, Cell, MetricRule, Row
@@ -178,43 +178,6 @@ def test_a_host_that_is_busier_than_usual_makes_figures_unknown(
     assert judgement.outcome == outcome
     reason = "n3: gemm is not judged: others took 80% of its CPUs (cpu used by others; usual 0%)"
     assert judgement.sentence.startswith(reason) is (outcome == "unknown")
-
-
-def loaded(tmp_path: Path, shares: Mapping[str, float], slowdown: float) -> NightJudgement:
-    """Others take these shares of the CPUs of nodes, tonight and on every night before; a second measurement confirms n3."""
-    slow = from_night(NIGHT, "n3", slowdown)
-    lines = rates(slow, NIGHT)
-    lines[0] += [figure("cpu used by others", shares.get(node, 0.0), "1", node=node) for node in NODES]
-    directory = write_night(tmp_path, NIGHT, {"gemm": lines}, nodes=NODES, again=again(slow, NIGHT, "n3"))
-    history = [
-        dataclasses.replace(record, values=(shares.get(record.node, 0.0),)) if record.metric.unit == "1" else record
-        for record in history_of(directory, usual)
-    ]  # fmt: skip
-    return judging.judge(directory, history)
-
-
-def test_figures_of_a_host_that_is_always_busy_do_not_pass_and_a_defect_of_its_node_still_fails(tmp_path: Path) -> None:
-    busy = loaded(tmp_path / "busy", {"n3": 0.6, "n4": 0.6}, 0.0)
-    unknown = {judged.finding.node for judged in busy.cells if judged.state == "unknown"}
-    assert (busy.outcome, busy.exit, unknown) == ("unknown", 2, {"n3", "n4"})
-    assert [entry.partition(":")[0] for entry in busy.busy] == ["n3", "n4"]
-    assert "not judged: others took 60% of the CPUs of" in busy.sentence
-    slow = loaded(tmp_path / "slow", {"n3": 0.6}, 0.3)
-    assert (slow.outcome, bad(slow)) == ("fail", [("reference", "n3", "fail")])
-    quiet = loaded(tmp_path / "quiet", {"n3": 0.2}, 0.0)
-    assert (quiet.outcome, quiet.busy) == ("pass", ())
-
-
-def test_nodes_of_one_host_are_no_others_of_each_other() -> None:
-    metric = Metric(name="cpu used by others", unit="1", better="lower")
-    hosts = {"n0": "h0", "n1": "h0", "n2": "h0", "n3": "h1"}
-    measured = ("n0", "n1", "n2")
-    for share, busy in ((2 / 3, ()), (0.8, measured)):
-        records = [
-            Record(night=1, node=node, metric=metric, key=Key(hardware="", workload=probe), values=(share,))
-            for node in measured for probe in ("gemm", "memory")
-        ]  # fmt: skip
-        assert tuple(cells.crowded(records, hosts)) == busy
 
 
 def test_a_second_measurement_belongs_to_its_figure_whatever_its_host_has_beside_it(tmp_path: Path) -> None:
