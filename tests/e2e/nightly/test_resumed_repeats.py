@@ -129,8 +129,8 @@ def test_a_killed_sweep_keeps_its_finished_rounds(bed: Bed, tmp_path: Path, mome
     assert begun <= {row.run for row in rounds_of(directory)}, "a round that had begun is resumed"
     assert all((directory / "runs" / run / "history.jsonl").read_bytes() == content for run, content in kept.items())
     assert json.loads((directory / "sweep.json").read_text())["exit"] == code
-    again, output = bed.ccbed("resume", str(directory), "--runs-dir", str(runs))
-    assert (again, f"sweep    has ended, exit {code}" in output) == (code, True)
+    second, output = bed.ccbed("resume", str(directory), "--runs-dir", str(runs))
+    assert (second, f"sweep    has ended, exit {code}" in output) == (code, True)
 
 
 def rounds_of(directory: Path) -> list[Row]:
