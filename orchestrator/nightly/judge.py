@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 #: Chance that the first measurement of a sound night as a whole is beyond the limit of a failure, the mean of its last nights beyond
 #: theirs, and anything beyond that of a warning: divided over the nodes and metrics of the night.
 FALSE_FAILURE, FALSE_LASTING, FALSE_WARNING = 3e-4, 5e-4, 1e-2
+#: A change beyond this multiple of the class's least change is never a pass, however wide the limit is.
+RESOLUTION = 4.0
+#: Where the limit beside equal nodes is wider, they differ too much to see an odd one: that a node is within it says nothing.
+WIDEST = 0.5
 #: Nights of a reference, the first ones since the level was set.
 REFERENCE_NIGHTS = 20
 #: A spread of the class counts as much as this many measured differences.
@@ -44,10 +48,11 @@ OWN_NIGHTS = 8
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
     """The numbers of a figure. ``kind``: its class; ``excess``: ln(tonight / reference) without the day, above 0 is worse; None where
-    nothing can be compared. ``limit``: beyond it the figure is measured again, and fails if it is beyond again. ``reference``: a value in
-    the metric's unit; ``first``, ``last``, ``nights``: the nights that it is the median of. ``again``: the excess of the second
-    measurement, None if there was none. ``day``: how much worse all nodes are, which is no part of ``excess``. ``is_suspect``: a second
-    measurement would decide. ``peers``: compared with the equal nodes of this night, for want of earlier nights.
+    nothing can be compared. ``limit``: beyond it the figure is measured again, and fails if it is beyond again; ``is_resolved``: it is no
+    wider than RESOLUTION. ``reference``: a value in the metric's unit; ``first``, ``last``, ``nights``: the nights that it is the median
+    of. ``again``: the excess of the second measurement, None if there was none. ``day``: how much worse all nodes are, which is no part of
+    ``excess``. ``is_suspect``: a second measurement would decide. ``peers``: compared with the equal nodes of this night, for want of
+    earlier nights.
     """
 
     kind: str
@@ -62,6 +67,7 @@ class Compared:
     day: float = 0.0
     is_suspect: bool = False
     peers: int = 0
+    is_resolved: bool = True
 
     @property
     def change(self) -> float | None:
@@ -221,7 +227,8 @@ class _State:
         nights, references, values = self._nights, self._references, self._nights.values[index]
         noise = 0.5 * np.nan_to_num(nights.passes[index])  # of the median of three
         limit, usual, lasting_limit = _limits(nights, references, noise)
-        weak = np.maximum(nights.least, usual)
+        most = RESOLUTION * nights.least
+        weak = np.clip(usual, nights.least, most)
         raw = values - references.median
         day, is_pair, known = self._day(raw, weak)
         excess, again = raw - day, nights.again[index] - references.median - day
@@ -235,9 +242,9 @@ class _State:
         lasting = (mean > lasting_limit) & ~np.isnan(excess) & ~is_peer
         was_flaky = np.sum([np.zeros_like(flaky), *self._flaky[1 - FLAKY_NIGHTS :]], axis=0) > 0
         fails = (first & repeated) | (lasting & (again > LASTING_SHARE * nights.least)) | (flaky & was_flaky)
-        unresolved = (excess > weak) & ~first & ~(again <= weak)
+        unresolved = (excess > weak) & ~first & (~(again <= weak) | (excess > most))
         fleet_limit, fleet_usual, _ = _limits(nights, self._fleet, noise)
-        fleet_weak = np.maximum(nights.least, fleet_usual)
+        fleet_weak = np.clip(fleet_usual, nights.least, most)
         shift = np.where(known >= LEAST_NODES, day - self._fleet.median, np.nan)
         return Verdict(
             excess=excess, again=again, limit=limit, weak=weak, usual=usual, reference=references.median.copy(),
@@ -304,23 +311,32 @@ def _with_peers(
     """Figures without an earlier night, compared with those of equal nodes of this night. They warn at most."""
     import numpy as np
 
-    measured = ~np.isnan(values)
-    equal = np.where(nights.apart[:, None], np.nan, values)
-    number = np.sum(~np.isnan(equal), axis=0)
-    is_peer = measured & (count == 0) & (number >= LEAST_NODES)
-    if not is_peer.any():
-        return excess, limit, weak, is_peer
-    beside = values - robust.median(np.where(number >= LEAST_NODES, equal, 0.0), axis=0)
-    spread = robust.MAD_TO_SIGMA * robust.median(
-        np.abs(np.where(number >= LEAST_NODES, equal - values + beside, 0.0)), axis=0
-    )
-    weight = CLASS_WEIGHT + (number - 2)
-    variance = (CLASS_WEIGHT * nights.peers**2 + (number - 2) * spread**2) / weight
-    wide = np.maximum(
-        nights.least,
-        student(FALSE_WARNING / nights.figures, weight) * np.sqrt(variance * (1 + 1 / np.maximum(number, 1))),
-    )
+    beside, wide = beside_peers(values, nights.apart, nights.least, nights.peers, nights.figures)
+    is_peer = ~np.isnan(beside) & (count == 0)
     return np.where(is_peer, beside, excess), np.where(is_peer, np.inf, limit), np.where(is_peer, wide, weak), is_peer
+
+
+def beside_peers(values: Floats, apart: Flags, least: Floats, peers: Floats, figures: int) -> tuple[Floats, Floats]:
+    """The excess of nodes beside the median of equal nodes of the same night, NaN with fewer than LEAST_NODES, and its limit by metric.
+
+    ``values``: nodes x metrics; ``apart``, ``least``, ``peers``, ``figures``: as of Nights.
+    """
+    import numpy as np
+
+    equal = np.where(apart[:, None], np.nan, values)
+    number = np.sum(~np.isnan(equal), axis=0)
+    enough = number >= LEAST_NODES
+    middle = np.where(enough, robust.median(np.where(enough, equal, 0.0), axis=0), np.nan)
+    spread = robust.MAD_TO_SIGMA * robust.median(np.abs(np.where(enough, equal - middle, 0.0)), axis=0)
+    weight = CLASS_WEIGHT + np.maximum(number - 2, 0)
+    variance = (CLASS_WEIGHT * peers**2 + np.maximum(number - 2, 0) * spread**2) / weight
+    usual = student(FALSE_WARNING / figures, weight) * np.sqrt(variance * (1 + 1 / np.maximum(number, 1)))
+    return values - middle, np.where(usual > WIDEST, usual, np.clip(usual, least, RESOLUTION * least))
+
+
+def least_change(share: float, better: Better) -> float:
+    """A share as a logarithm: so large that the share which people read is exact."""
+    return math.log1p(share) if better == "lower" else -math.log1p(-share)
 
 
 def noise(values: Floats) -> Floats:

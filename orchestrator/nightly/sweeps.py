@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from ..model.event import History
 from ..model.events import LinkPair, ProbeDone
 from ..model.frozen import dataclass
-from .gates import digests, pairs, peers
+from . import classes, judge
+from .gates import digests, pairs
 from .gates.finding import Finding, worst
-from .gates.nights import Key
+from .gates.nights import Key, Metric
 from .run_record import Measurement, RunRecord
 
 if TYPE_CHECKING:
@@ -75,16 +76,21 @@ def judge_nodes(
                 what = (measurement.metric.name, measurement.key)
                 metrics.setdefault(what, measurement)
                 series.setdefault(what, {}).setdefault(measurement.node, []).extend(measurement.values)
+    figures = sum(map(len, series.values()))
     findings = [
-        finding for what, nodes in series.items() for finding in _judge_metric(metrics[what], nodes, quarantined)
+        finding
+        for what, nodes in series.items()
+        for finding in _judge_metric(metrics[what], nodes, quarantined, figures)
     ]
     return (*_few(findings), *digests.judge(_digests(histories)))
 
 
 def _judge_metric(
-    measurement: Measurement, nodes: Mapping[str, Sequence[float]], quarantined: Collection[str]
+    measurement: Measurement, nodes: Mapping[str, Sequence[float]], quarantined: Collection[str], figures: int
 ) -> Iterator[Finding]:
-    """Nodes without a value are named, and so are those without a ratio; the others are judged beside each other."""
+    """Nodes without a value are named, and so are those without a ratio; the others are judged beside each other. ``figures``: of all
+    nodes and metrics, which share the chance of a false suspect.
+    """
     metric = measurement.metric
     finite = {name: [value for value in nodes[name] if math.isfinite(value)] for name in sorted(nodes)}
     medians = {name: statistics.median(values) for name, values in finite.items() if values}
@@ -98,30 +104,31 @@ def _judge_metric(
         yield _unknown(metric.name, f"has no ratio on {', '.join(idle)}: the value is not above 0")
     if positive:
         stopped = {name: f"{name} is at {value:g} {metric.unit}" for name, value in idle.items() if is_rate}
-        yield _beside_peers(measurement, positive, stopped, quarantined)
+        yield _beside_peers(measurement, positive, stopped, quarantined, figures)
 
 
 def _beside_peers(
-    measurement: Measurement, medians: Mapping[str, float], stopped: Mapping[str, str], quarantined: Collection[str]
+    measurement: Measurement,
+    medians: Mapping[str, float],
+    stopped: Mapping[str, str],
+    quarantined: Collection[str],
+    figures: int,
 ) -> Finding:
     """``stopped``: nodes whose rate is not above 0, and the text on each; they are suspects."""
     metric, names = measurement.metric, list(medians)
-    judged = _excesses(metric.sign, medians, quarantined)
+    excesses, limit = _excesses(metric, medians, quarantined, figures)
     count = sum(name.partition(":")[0] not in quarantined for name in names)
-    suspects = {name: values for name, values in judged.items() if values[0] > values[1]}
-    limits = [limit for _, limit in judged.values()]
-    if any(map(math.isnan, limits)) and not suspects and not stopped:
-        return _unknown(metric.name, f"{count} nodes of equal hardware; {peers.LEAST_PEERS + 1} are needed")
-    if max(limits) > peers.WIDEST and not suspects and not stopped:
-        return _unknown(
-            metric.name, f"the nodes differ too much to see an odd one (limit {-math.expm1(-max(limits)):.0%})"
-        )
+    suspects = {name: excess for name, excess in excesses.items() if excess > limit}
+    if count < judge.LEAST_NODES and not stopped:
+        return _unknown(metric.name, f"{count} nodes of equal hardware; {judge.LEAST_NODES} are needed")
+    if limit > judge.WIDEST and not suspects and not stopped:
+        return _unknown(metric.name, f"the nodes differ too much to see an odd one (limit {-math.expm1(-limit):.0%})")
     if not suspects and not stopped:
         return Finding(
             gate="peers", outcome="pass", metric=metric.name, text=f"{metric.name}: no node of {len(names)} is odd"
         )
     parts = dict(stopped)
-    for name, (excess, limit) in suspects.items():
+    for name, excess in suspects.items():
         is_quarantined = name.partition(":")[0] in quarantined
         parts[name] = (
             f"{name} is {-math.expm1(-excess):.1%} worse than the median of {count - (not is_quarantined)} peers"
@@ -138,19 +145,18 @@ def _beside_peers(
 
 
 def _excesses(
-    sign: float, medians: Mapping[str, float], quarantined: Collection[str]
-) -> dict[str, tuple[float, float]]:
-    """Excess and limit of each node in logarithms, NaN with too few peers. The peers of all nodes are the healthy ones."""
+    metric: Metric, medians: Mapping[str, float], quarantined: Collection[str], figures: int
+) -> tuple[dict[str, float], float]:
+    """The excess of each node beside the healthy ones in logarithms, NaN with too few of them, and the limit."""
     import numpy as np
 
-    healthy = [name for name in medians if name.partition(":")[0] not in quarantined]
-    result: dict[str, tuple[float, float]] = {}
-    for names in (healthy, *([*healthy, name] for name in medians if name not in healthy)):
-        if names:
-            judged = peers.judge(sign * np.log([[medians[name]] for name in names]))
-            pairs = zip(judged.excess[:, 0].tolist(), judged.limit[:, 0].tolist(), strict=True)
-            result = dict(zip(names, pairs, strict=True)) | result
-    return dict(sorted(result.items()))
+    kind = classes.of(metric.name, classes.read())
+    apart = np.array([name.partition(":")[0] in quarantined for name in medians])
+    excess, limit = judge.beside_peers(
+        metric.sign * np.log([[value] for value in medians.values()]), apart,
+        np.array([judge.least_change(kind.least, metric.better)]), np.array([kind.peers]), figures,
+    )  # fmt: skip
+    return dict(zip(medians, excess[:, 0].tolist(), strict=True)), float(limit[0])
 
 
 def _unknown(metric: str, reason: str) -> Finding:

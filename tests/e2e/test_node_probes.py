@@ -42,7 +42,7 @@ def test_every_probe_ends_on_every_node_and_each_repeat_is_a_metric(bed: Bed) ->
     assert not any(line["metric"].startswith("copy to") for line in lines), "no GPU, no figure"
 
 
-def test_a_sweep_of_four_nodes_says_how_many_it_needs(bed: Bed, tmp_path: Path) -> None:
+def test_a_sweep_of_four_nodes_compares_them(bed: Bed, tmp_path: Path) -> None:
     trial = {
         "trial": "gemm",
         "workload": "node-probe",
@@ -52,8 +52,7 @@ def test_a_sweep_of_four_nodes_says_how_many_it_needs(bed: Bed, tmp_path: Path) 
     file = tmp_path / "gemm.json"
     file.write_text(json.dumps(trial))
     code, text = bed.ccbed("sweep", str(file), "--each-node", "--bed", "local", "--runs-dir", str(tmp_path / "runs"))
-    assert code == 2, text
-    assert "4 nodes of equal hardware; 6 are needed" in text
-    assert "UNKNOWN   nothing could be judged     exit 2" in text
+    assert code in (0, 2), text  # on a busy machine one of them may be odd
+    assert ("no node of 4 is odd" if code == 0 else "worse than the median of 3 peers") in text
     code, text = bed.ccbed("sweep", str(file), "--each-pair", "--bed", "local")
     assert (code, "--each-pair needs a trial of workload collective" in text) == (3, True)

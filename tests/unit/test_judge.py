@@ -146,6 +146,28 @@ def test_a_large_move_within_a_wide_limit_warns() -> None:
     assert first_of(verdict.unresolved) and first_of(verdict.warns) and not first_of(verdict.fails)
 
 
+def test_a_large_move_never_passes_however_wide_the_limit_is_and_whatever_the_second_measurement_says() -> None:
+    """Passes that differ widely make the limit wide: 25 % is more than four times the least change of 5 %."""
+    for size, second, warns, suspect in (
+        (25.0, None, True, True),
+        (25.0, 0.0, True, False),
+        (15.0, None, False, False),
+    ):
+        nights = series([*QUIET, size], again={} if second is None else {(6, 0): second})
+        nights.passes[:] = 0.3**2
+        verdict = list(judge.replay(nights))[-1]
+        assert verdict.limit[0, 0] > 0.5
+        assert (first_of(verdict.warns), first_of(verdict.fails), first_of(verdict.suspects)) == (warns, False, suspect)
+        assert first_of(verdict.enters) is not warns, "it is no part of the reference either"
+
+
+def test_a_large_change_of_all_nodes_never_passes() -> None:
+    nights = series(*[[*QUIET, 25.0]] * 3)
+    nights.passes[:] = 0.3**2
+    verdict = list(judge.replay(nights))[-1]
+    assert verdict.fleet_warns.all() and not verdict.fleet_fails.any() and not verdict.warns.any()
+
+
 def test_student_has_its_known_quantiles() -> None:
     """R: qt(1e-4, 4), qt(1e-3, 10), qt(1e-5, 30), all of the upper tail."""
     for chance, freedom, value in ((1e-4, 4, 13.0337), (1e-3, 10, 4.1437), (1e-5, 30, 5.0540)):

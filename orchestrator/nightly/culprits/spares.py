@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ...model.frozen import dataclass, replace
+from .. import judge as engine
 from .. import sweeps
 from ..baselines import Baseline, Floor
-from ..gates import peers
 from ..gates.finding import Finding
 from ..gates.nights import Key
 from ..judging import floors
@@ -65,7 +65,9 @@ def _judge(spare: str, record: RunRecord, baselines: Sequence[Baseline], beside_
     unknown = [finding.text for finding in by_floor if finding.outcome == "unknown"]
     unknown += [] if by_floor else [f"no floor for {hardware or 'its hardware, which is not known'}"]
     unknown += (
-        [] if is_among_peers else [f"fewer than {peers.LEAST_PEERS} peers" if is_measured else "it was not measured"]
+        []
+        if is_among_peers
+        else [f"fewer than {engine.LEAST_NODES - 1} peers" if is_measured else "it was not measured"]
     )
     text = (
         f"{spare} joins: {'; '.join(known)}"

@@ -12,7 +12,7 @@ from .. import judge as engine
 from ..classes import MetricClass
 from ..gates import robust, suspects
 from ..gates.finding import Finding, Outcome
-from ..gates.nights import Better, Metric, Record
+from ..gates.nights import Better, Key, Metric, Record
 from ..judge import Compared, percent
 from ..levels import Level
 from ..night_judgement import FLEET, REFERENCE, Judged
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 #: Figures of what others took of a node's CPUs, and how much more than usual makes its other figures unknown. What a quota withholds
 #: is none of them: it is a defect of the node.
 BUSY = {"cpu stolen": 0.05, "cpu used by others": 0.25}
-#: Where the limit beside equal nodes is wider, that a node is within it says nothing.
-WIDEST = 0.5
+#: From this share of a host's CPUs on, used by others, no figure of its nodes passes, however busy it always is.
+BUSY_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +47,16 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tonight:
-    """``busy``: (night, node) -> why its figures say nothing of its hardware; ``apart``: nodes that are no reference for others."""
+    """``busy``: (night, node) -> why its figures say nothing of its hardware; ``crowded``: node -> why its figures do not pass;
+    ``apart``: nodes that are no reference for others.
+    """
 
     number: int
     date: str
     levels: Sequence[Level] = ()
     apart: Collection[str] = ()
     busy: Mapping[tuple[int, str], str] = field(default_factory=dict)
+    crowded: Mapping[str, str] = field(default_factory=dict)
 
 
 def busy(records: Iterable[Record]) -> dict[tuple[int, str], str]:
@@ -72,6 +75,26 @@ def busy(records: Iterable[Record]) -> dict[tuple[int, str], str]:
             text = f"others took {share:.0%} of its CPUs ({record.metric.name}; usual {statistics.median(past):.0%})"
             reasons |= {(record.night, node): text for node in nodes_of(record.node)}
         past.append(share)
+    return reasons
+
+
+def crowded(records: Iterable[Record], hosts: Mapping[str, str]) -> dict[str, str]:
+    """Nodes whose hosts work for others, whatever is usual there: node -> the reason. ``records``: of tonight; ``hosts``: of all nodes.
+
+    Nodes of one host that are measured at once are no others: of k shares, the k - 1 CPUs that they can take from each other go off.
+    """
+    shares: dict[tuple[str, str, Key], list[float]] = {}
+    for record in records:
+        if record.metric.name in BUSY and record.values:
+            host = next((hosts.get(node, node) for node in nodes_of(record.node)), "")
+            shares.setdefault((record.metric.name, host, record.key), []).append(statistics.median(record.values))
+    reasons: dict[str, str] = {}
+    for (metric, host, _), of_host in shares.items():
+        own = len(of_host) - 1 if metric == "cpu used by others" else 0
+        share = sum(of_host) - own if own else max(of_host)
+        if share > BUSY_SHARE:
+            text = f"others took {min(share, 1):.0%} of the CPUs of {host} ({metric})"
+            reasons |= dict.fromkeys([node for node, of_node in hosts.items() if of_node == host] or [host], text)
     return reasons
 
 
@@ -130,10 +153,10 @@ class _Table:
             if begins:
                 levels[begins[0]] |= [[level.covers(label, s.metric.name) for s in subjects] for label in self.labels]
         apart = np.array([not set(nodes_of(label)).isdisjoint(tonight.apart) for label in self.labels])
-        least = np.array([_least(subject) for subject in subjects])
+        self.least = np.array([_least(subject) for subject in subjects])
         self._history = engine.Nights(
-            values=self.values, again=robust.median(second, axis=3), passes=engine.noise(values), levels=levels, apart=apart, least=least,
-            spread=np.array([subject.kind.spread for subject in subjects]),
+            values=self.values, again=robust.median(second, axis=3), passes=engine.noise(values), levels=levels, apart=apart,
+            least=self.least, spread=np.array([subject.kind.spread for subject in subjects]),
             peers=np.array([subject.kind.peers for subject in subjects]), figures=max(figures, 1),
         )  # fmt: skip
 
@@ -163,7 +186,8 @@ class _Table:
         values = [float(self.values[-1, row, column]) for row in pair]
         chance = engine.FALSE_WARNING / self._history.figures
         spread = float(engine.student(chance, np.array(engine.CLASS_WEIGHT))) * subject.kind.peers * math.sqrt(2)
-        limit = max(float(self._history.least[column]), spread)
+        least = float(self.least[column])
+        limit = min(max(least, spread), engine.RESOLUTION * least)
         if abs(values[0] - values[1]) > limit:
             slow, fast = (self.labels[pair[i]] for i in ((0, 1) if values[0] > values[1] else (1, 0)))
             change = percent(abs(values[0] - values[1]), subject.metric.better)
@@ -230,6 +254,8 @@ class _Cell:
         if outcome == "fail" and self._subject.kind.most == "warn":
             outcome = "warn"
         changed = self._table.changes(self._row, index) if index is not None else ()
+        if outcome == "pass" and (reason := self._crowd()):
+            outcome, text = "unknown", f"{text}; not judged: {reason}"
         text += f"; changed that night: {', '.join(changed)}" if changed else ""
         finding = Finding(
             gate=REFERENCE, outcome=outcome, metric=metric.name, node=self._label, suspects=changed,
@@ -237,7 +263,7 @@ class _Cell:
             since=self._table.date(index) if index is not None else None,
         )  # fmt: skip
         values = [value for value in series.values[self._label] if math.isfinite(value)]
-        is_waiting = outcome == "unknown" and not self._reason()
+        is_waiting = outcome == "unknown" and not (self._reason() or self._crowd())
         return Judged(
             finding=finding, state=outcome, cell=series.cells[0] if series.cells else "", key=series.key,
             runs=tuple(dict.fromkeys(series.runs.get(self._label, ()))), value=statistics.median(values) if values else None,
@@ -257,6 +283,13 @@ class _Cell:
             "",
         )
 
+    def _crowd(self) -> str:
+        """Why a figure that is compared does not pass; empty if it may. The parts of a node do not depend on its load."""
+        if self._subject.kind.name == "parts" or math.isnan(self._get(self._last.excess)):
+            return ""
+        reasons = self._table.tonight.crowded
+        return next((reasons[node] for node in nodes_of(self._label) if node in reasons), "")
+
     def _compared(self) -> Compared:
         last, metric = self._last, self._subject.metric
         excess, again, limit = self._get(last.excess), self._get(last.again), self._get(last.limit)
@@ -272,6 +305,7 @@ class _Cell:
             reference=None if math.isnan(level) else math.exp(metric.sign * level), nights=self._get(last.nights),
             first=first, last=final,
             again=None if math.isnan(again) else again, day=float(last.day[self._column]), peers=peers if is_peer else 0,
+            is_resolved=is_peer or limit <= engine.RESOLUTION * float(self._table.least[self._column]),
         )  # fmt: skip
 
     def _reference(self, compared: Compared) -> str:
@@ -290,7 +324,7 @@ class _Cell:
         limit = _limit(compared.limit or 0.0, better)
         if compared.peers:
             is_odd = bool(self._get(last.unresolved))
-            if (compared.limit or 0.0) > WIDEST and not is_odd:
+            if (compared.limit or 0.0) > engine.WIDEST and not is_odd:
                 return "unknown", "has no earlier night, and its equal nodes differ too much to see an odd one", None
             text = f"is {change} beside {compared.peers} equal nodes; {limit}, first night"
             return "warn" if is_odd else "pass", text, len(self._verdicts) - 1 if is_odd else None
@@ -348,11 +382,11 @@ def _since_levels(values: Floats, levels: Flags) -> Floats:
 
 
 def _least(subject: Subject) -> float:
-    """The least change that counts, as a logarithm: so large that the share which people read is exact."""
+    """The least change that counts, as a logarithm."""
     least, usable = subject.kind.least, [v for values in subject.series.values.values() for v in values if v > 0]
     if subject.minimum and usable:
         least = max(least, min(subject.minimum / statistics.median(usable), 0.99))
-    return math.log1p(least) if subject.metric.better == "lower" else -math.log1p(-least)
+    return engine.least_change(least, subject.metric.better)
 
 
 def _limit(limit: float, better: Better) -> str:

@@ -81,8 +81,9 @@ def judge(
             *floors.notes_on(baselines, tonight),
         ),
     )  # fmt: skip
-    disturbed = (f"{node}: {reason}" for (of_night, node), reason in about.busy.items() if of_night == number)
-    return dataclasses.replace(judgement, busy=tuple(disturbed))
+    disturbed = {node: reason for (of_night, node), reason in about.busy.items() if of_night == number}
+    busy = {**about.crowded, **disturbed}
+    return dataclasses.replace(judgement, busy=tuple(f"{node}: {reason}" for node, reason in sorted(busy.items())))
 
 
 def _judge_spares(directory: Path) -> Iterator[Judged]:
@@ -189,12 +190,12 @@ def _about(
     quarantined: Collection[str],
 ) -> cells.Tonight:
     accepted = [level for level in levels.read(directory.parent, night.bed) if level.night < number]
-    shares = [
-        record for (name, key), entry in series.items() if name in cells.BUSY
-        for record in (*groups.get((name, key), ()), *entry.records(number, night.started))
-    ]  # fmt: skip
+    loads = {identity: entry for identity, entry in series.items() if identity[0] in cells.BUSY}
+    shares = [record for entry in loads.values() for record in entry.records(number, night.started)]
+    past = [record for identity in loads for record in groups.get(identity, ())]
     return cells.Tonight(
-        number=number, date=night.started, levels=accepted, apart=quarantined, busy=cells.busy(shares)
+        number=number, date=night.started, levels=accepted, apart=quarantined, busy=cells.busy((*past, *shares)),
+        crowded=cells.crowded(shares, night.all_hosts),
     )  # fmt: skip
 
 

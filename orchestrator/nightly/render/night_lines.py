@@ -151,10 +151,11 @@ def _show_table(terminal: Terminal, shown: table.Table) -> None:
         width = max(len(line.metric) for line in lines)
         widths = {name: max(len(name), 8) for name in columns}
         head = "".join(f"  {name:>{widths[name]}}" for name in columns)
-        terminal.line(f"{'':<{width}}{head}  {'limit':>6}   reference")
+        limit = max(6, *(len(line.limit) for line in lines))
+        terminal.line(f"{'':<{width}}{head}  {'limit':>{limit}}   reference")
         for line in lines:
             cells = (_cell(terminal, line.cells.get(name), widths[name]) for name in columns)
-            text = f"{line.metric:<{width}}{''.join(cells)}  {line.limit:>6}   {line.reference}"
+            text = f"{line.metric:<{width}}{''.join(cells)}  {line.limit:>{limit}}   {line.reference}"
             terminal.line(f"{text}   {'; '.join(line.notes)}".rstrip())
     if len(shown.shown) > len(lines):
         terminal.line(f"{len(shown.shown) - len(lines)} more metrics beyond their limits; the report has them")

@@ -15,6 +15,10 @@ def next_step(night: Night, judgement: NightJudgement, directory: str) -> str:
     """Empty where there is nothing to do. ``directory``: of the night, as people name it."""
     if judgement.exit == EXIT_INFRASTRUCTURE:
         return f"ccbed status · then: ccbed nightly {shlex.quote(night.suite.name)}"
+    if judgement.busy and judgement.outcome == "unknown":
+        busy = ", ".join(entry.partition(":")[0] for entry in judgement.busy[:3])
+        more = f" and {len(judgement.busy) - 3} more" if len(judgement.busy) > 3 else ""
+        return f"end other work on the hosts of {busy}{more}, then: ccbed nightly {shlex.quote(night.suite.name)}"
     bad = sorted((*judgement.cells, *judgement.fleet), key=lambda judged: ORDER.index(judged.state))
     if not bad or bad[0].state not in BAD:
         has_reference = any(judged.compared and judged.compared.excess is not None for judged in bad)

@@ -14,6 +14,8 @@ from . import units
 #: States from the worst to the best; the first ones are shown, the others are counted.
 ORDER = ("fail", "xpass", "warn", "unknown", "xfail", "pass")
 BAD = ("fail", "xpass", "warn")
+#: After a limit that is much wider than the least change that counts: what is within it is not shown to be sound.
+UNRESOLVED = ", not resolved"
 #: The column of figures of all nodes together.
 ALL_NODES = "all nodes"
 
@@ -64,6 +66,8 @@ class Table:
             figure = f"{worst.metric} {worst.worst} {worst.cells[column(worst.worst)].change}".replace("  ", " ")
             text = f"{len(others)} {'others ' if self.shown else ''}within limits"
             parts.append(f"{text} (worst: {figure}, limit {worst.limit})")
+            wide = sum(line.limit.endswith(UNRESOLVED) for line in others)
+            parts += [f"{wide} of them not resolved"] if wide else []
         if self.unreferenced:
             parts.append(f"{self.unreferenced} without a reference yet")
         return "; ".join(parts)
@@ -135,9 +139,16 @@ def _line(metric: str, cell: str, group: Sequence[Judged]) -> Line:
     reference = units.quantity(compared.reference, worst.unit) if compared.reference is not None else ""
     return Line(
         metric=units.name(metric) + (f" ({cell})" if cell else ""), state=worst.state, rank=_rank(worst), cells=cells,
-        limit=units.limit(compared.limit) if compared.limit is not None else "", reference=reference,
-        worst=worst.finding.node or "", notes=tuple(_notes(ranked)),
+        limit=_limit(compared), reference=reference,
+        worst=worst.finding.node or "", notes=tuple(dict.fromkeys(_notes(ranked))),
     )  # fmt: skip
+
+
+def _limit(compared: Compared) -> str:
+    if compared.limit is None:
+        return ""
+    is_open = not compared.is_resolved and (compared.excess or 0.0) <= compared.limit
+    return units.limit(compared.limit) + (UNRESOLVED if is_open else "")
 
 
 def _compared(judged: Judged) -> Compared:
@@ -165,11 +176,13 @@ def _notes(ranked: Iterable[Judged]) -> Iterator[str]:
     for judged in noted:
         compared, place = _compared(judged), judged.finding.node or ALL_NODES
         if compared.change_again is not None:
-            flaky = ": flaky" if judged.state == "warn" and (compared.again or 0.0) <= (compared.limit or 0.0) else ""
-            yield f"{place} again {units.change(compared.change_again, judged.unit)}{flaky}"
+            beyond = [value > (compared.limit or 0.0) for value in (compared.excess or 0.0, compared.again or 0.0)]
+            doubt = ": flaky" if any(beyond) else ": not resolved"
+            yield f"{place} again {units.change(compared.change_again, judged.unit)}{doubt if judged.state == 'warn' else ''}"
         elif "->" in place or ":" in place:
             yield place
-        if judged.state == "unknown":
-            yield f"{place} not known" if len(noted) > 1 else "not known"
         if judged.finding.since:
             yield f"since {judged.finding.since[:10]}"
+    unknown = [judged.finding.node or ALL_NODES for judged in noted if judged.state == "unknown"]
+    if unknown:
+        yield f"{', '.join(unknown)} not known" if len(noted) > len(unknown) else "not known"

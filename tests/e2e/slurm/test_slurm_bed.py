@@ -145,7 +145,9 @@ def test_a_run_recovers_from_the_loss_of_a_node_with_the_spare(kept: User) -> No
 def test_nights_know_the_hosts_by_their_names_in_slurm(kept: User) -> None:
     suite = kept.home / "s.yml"
     suite.write_text("suite: s\ntrials: [{trial: gemm, world: {nodes: all}, params: {repeats: 1}}]\n")
-    kept.ccbed("nightly", str(suite), "--record", "--bed", "kept", *kept.runs("night"))
+    argv = kept.argv("nightly", str(suite), "--record", "--bed", "kept", *kept.runs("night"))
+    done = subprocess.run(argv, env=kept.environment, capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode in (0, 2), done.stdout + done.stderr  # three hosts of one machine are busy with each other
     [night] = (kept.home / "night-runs").glob("*/night.json")
     [plan] = (kept.home / "night-runs").glob("*/runs/*-gemm-*/plan.json")
     hosts = json.loads(night.read_text())["hosts"]

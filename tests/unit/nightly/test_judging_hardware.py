@@ -1,8 +1,9 @@
-"""Hardware that is not that of earlier nights: a loss fails every night until a baseline accepts it."""
+"""Hardware that is not that of earlier nights, which fails until a baseline accepts it; hosts that are busy with other work."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import pytest
 from orchestrator.nightly import judging
 from orchestrator.nightly.baselines import Baseline
 from orchestrator.nightly.gates.nights import Key, Metric, Record
-from orchestrator.nightly.judging import figures, hardware
+from orchestrator.nightly.judging import cells, figures, hardware
+from orchestrator.nightly.night_judgement import NightJudgement
 
-from .night_bundles import write_night
-from .test_judging import NIGHT, NODES, bad, history_of, rates, usual
+from .night_bundles import figure, write_night
+from .test_judging import NIGHT, NODES, again, bad, from_night, history_of, rates, usual
 from .test_judging_floors import baseline_of
 
 EIGHT, SEVEN = ("8x H100, 64x Xeon, 512 GiB", "7x H100, 64x Xeon, 512 GiB")
@@ -131,3 +133,40 @@ def test_a_gpu_that_is_lost_between_two_runs_of_a_night_fails(kinds: tuple[str, 
     keys = [Key(hardware=kind, workload="node-probe", parameters=f"size={size}") for size, kind in enumerate(kinds)]
     series = {("gemm", key): figures.Series(metric, key, values={"n3": [100.0]}, cells=["gemm"]) for key in keys}
     assert [judged.state for judged in hardware.judge(series, (), {}, ())] == states
+
+
+def loaded(tmp_path: Path, shares: Mapping[str, float], slowdown: float) -> NightJudgement:
+    """Others take these shares of the CPUs of nodes, tonight and on every night before; a second measurement confirms n3."""
+    slow = from_night(NIGHT, "n3", slowdown)
+    lines = rates(slow, NIGHT)
+    lines[0] += [figure("cpu used by others", shares.get(node, 0.0), "1", node=node) for node in NODES]
+    directory = write_night(tmp_path, NIGHT, {"gemm": lines}, nodes=NODES, again=again(slow, NIGHT, "n3"))
+    history = [
+        dataclasses.replace(record, values=(shares.get(record.node, 0.0),)) if record.metric.unit == "1" else record
+        for record in history_of(directory, usual)
+    ]  # fmt: skip
+    return judging.judge(directory, history)
+
+
+def test_figures_of_a_host_that_is_always_busy_do_not_pass_and_a_defect_of_its_node_still_fails(tmp_path: Path) -> None:
+    busy = loaded(tmp_path / "busy", {"n3": 0.6, "n4": 0.6}, 0.0)
+    unknown = {judged.finding.node for judged in busy.cells if judged.state == "unknown"}
+    assert (busy.outcome, busy.exit, unknown) == ("unknown", 2, {"n3", "n4"})
+    assert [entry.partition(":")[0] for entry in busy.busy] == ["n3", "n4"]
+    assert "not judged: others took 60% of the CPUs of" in busy.sentence
+    slow = loaded(tmp_path / "slow", {"n3": 0.6}, 0.3)
+    assert (slow.outcome, bad(slow)) == ("fail", [("reference", "n3", "fail")])
+    quiet = loaded(tmp_path / "quiet", {"n3": 0.2}, 0.0)
+    assert (quiet.outcome, quiet.busy) == ("pass", ())
+
+
+def test_nodes_of_one_host_are_no_others_of_each_other() -> None:
+    metric = Metric(name="cpu used by others", unit="1", better="lower")
+    hosts = {"n0": "h0", "n1": "h0", "n2": "h0", "n3": "h1"}
+    measured = ("n0", "n1", "n2")
+    for share, busy in ((2 / 3, ()), (0.8, measured)):
+        records = [
+            Record(night=1, node=node, metric=metric, key=Key(hardware="", workload=probe), values=(share,))
+            for node in measured for probe in ("gemm", "memory")
+        ]  # fmt: skip
+        assert tuple(cells.crowded(records, hosts)) == busy

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.app import bed_job
 from orchestrator.app.hosts import quarantine
 from orchestrator.cli import main
 from orchestrator.cli.inputs.session import Session
@@ -23,7 +24,6 @@ from orchestrator.model.errors import EXIT_INTERRUPTED, InfrastructureError, Int
 from orchestrator.model.launch import Request, Result
 from orchestrator.nightly import index, night_files
 from orchestrator.nightly.app import night_end, night_trials
-from orchestrator.slurm import slurm_jobs
 from orchestrator.store import beds
 
 from ..beds import LOCAL
@@ -141,7 +141,7 @@ def test_a_night_ends_with_its_job_that_was_cancelled(tmp_path: Path, monkeypatc
             bed.state(node.name, "absent")
         return launch(request)
 
-    monkeypatch.setattr(slurm_jobs, "deliberate_end", lambda bed: "job 7: cancelled (scancel)")
+    monkeypatch.setattr(bed_job.BedJob, "deliberate_end", staticmethod(lambda bed: "job 7: cancelled (scancel)"))
     suite = "suite: s\ntrials: [gemm, {trial: gemm, name: b}, {trial: gemm, name: c}]\n"
     code, document, _ = nightly(tmp_path, cancel_after, suite, bed)
     assert [(row["state"], row["reason"]) for row in document["rows"][1:]] == [
@@ -160,7 +160,7 @@ def test_a_cell_that_does_not_fit_into_the_job_is_skipped(tmp_path: Path, monkey
         if what == "the cell" and past_s > 0:
             raise UsageError("the cell took 9 s in earlier nights, and job 7 of bed lab ends in 5 s")
 
-    monkeypatch.setattr(slurm_jobs, "refuse_longer", refuse)
+    monkeypatch.setattr(bed_job.BedJob, "refuse_longer", staticmethod(refuse))
     more = suite.replace("]", ", {trial: gemm, name: c}]")
     _, document, _ = nightly(tmp_path, measure(requests), more)
     skipped = {row["cell"]: row["reason"] for row in document["rows"] if row["state"] == "skipped"}

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 
-from orchestrator.nightly.gates import digests, robust
+from orchestrator.nightly.gates import digests
 from orchestrator.nightly.gates.finding import Finding, worst
 from orchestrator.nightly.gates.nights import Better, Metric
 from orchestrator.nightly.judging import floors, metrics
@@ -74,17 +73,3 @@ def test_the_worst_of_no_gates_is_unknown() -> None:
     assert (
         worst((Finding(gate="a", outcome="pass", text=""), Finding(gate="b", outcome="unknown", text=""))) == "unknown"
     )
-
-
-def test_the_median_of_others_leaves_the_own_value_out() -> None:
-    for count in range(2, 8):
-        values = np.random.default_rng(count).normal(size=count)
-        expected = [np.median(np.delete(values, index)) for index in range(count)]
-        assert robust.median_of_others(values[:, None])[:, 0] == pytest.approx(expected)
-    holes = np.array([[1.0], [math.nan], [3.0], [7.0]])
-    assert robust.median_of_others(holes)[:, 0] == pytest.approx([5.0, 3.0, 4.0, 2.0])
-
-
-def test_the_limit_of_an_estimated_sigma_is_that_of_student() -> None:
-    assert robust.limit(0.001, 20) == pytest.approx(3.552, abs=0.01)
-    assert robust.limit(0.001, 1e9) == pytest.approx(3.0902, abs=1e-3)

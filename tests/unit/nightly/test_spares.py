@@ -53,7 +53,7 @@ def test_a_spare_below_its_floor_does_not_join_and_a_healthy_one_does(tmp_path: 
     slow, healthy = spares.judge(probed(tmp_path, {"n4": 50.0, "n5": 100.0}), ("n4", "n5"), baseline(floor()))
     assert (slow.is_fit, slow.text) == (False, "gemm float32 50 TFLOP/s is worse than its floor 90")
     assert healthy.is_fit
-    assert healthy.text == "n5 joins: 1 of 1 figures meet their floors (fewer than 5 peers)"
+    assert healthy.text == "n5 joins: 1 of 1 figures meet their floors (fewer than 2 peers)"
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_without_a_floor_and_peers_it_is_not_known_and_joins(tmp_path: Path, flo
     [result] = spares.judge(probed(tmp_path, {"n4": 50.0}), ("n4",), floors)
     assert result.is_fit
     assert "n4 joins, but whether it is as fast as it should be is not known" in result.text
-    assert "fewer than 5 peers" in result.text
+    assert "fewer than 2 peers" in result.text
 
 
 def test_a_metric_with_a_floor_that_was_not_measured_fails(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_a_spare_that_dies_in_the_common_probe_does_not_hide_a_slow_one(
 def test_two_slow_spares_are_confirmed_one_by_one(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     unfit, output = probed_spares(console, monkeypatch, n6=[50.0, "bad"], n7=[60.0, 100.0])
     assert unfit == {"n6": "does not join: finished: rank 0 on n6 is bad (probe-2)"}
-    assert "spare  n7 joins: 1 of 1 figures meet their floors (fewer than 5 peers) (probe-3)" in output
+    assert "spare  n7 joins: 1 of 1 figures meet their floors (fewer than 2 peers) (probe-3)" in output
     assert Path(console.requests[-1].placement.spare_probe).name == "probe-2"
 
 

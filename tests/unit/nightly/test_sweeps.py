@@ -61,7 +61,7 @@ def test_the_rounds_count_together() -> None:
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        (fleet(4), "6 are needed"),
+        (fleet(2), "3 are needed"),
         (fleet(8, **{f"n{index}": 0.0 for index in range(8)}), "has no ratio"),
         ({f"n{index}": [3.0**index] for index in range(8)}, "differ too much"),
     ],
