@@ -19,7 +19,7 @@ WORDS = TABLE["word"]
 #: Files with prose as a whole, but for code in it.
 PROSE = (".md", ".j2", ".1", ".yml")
 #: Modules whose docstrings people read, by `ccbed list` and `--help`.
-LISTED = re.compile(r"orchestrator/(cli/verbs|checkers|faults|workloads|algorithms)/\w+\.py")
+LISTED = re.compile(r"orchestrator/(\w+/)*(verbs|checkers|faults|workloads|algorithms)/\w+\.py")
 #: Code within prose: fences that are no session, spans, links, tags, and fields of a template.
 _CODE = re.compile(
     r"```(?!console).*?```|`[^`\n]*`|\]\([^)]*\)|\{[{%].*?[%}]\}|<[^>]*>|\\f[BI]|^(?: {4}|\t)[^\n]*$",
@@ -76,6 +76,7 @@ def held() -> list[tuple[str, int, str]]:
     return [(str(file.relative_to(ROOT)), line, text) for file in files for line, text in texts(file)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", WORDS, ids=lambda word: word["not"][0])
 def test_people_read_one_word_for_each_thing(word: dict[str, list[str]]) -> None:
     unwanted = re.compile(rf"(?<![\w/-])({'|'.join(word['not'])})(?![\w/-]|\.\w)", re.IGNORECASE)

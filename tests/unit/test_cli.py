@@ -462,15 +462,6 @@ def test_a_run_that_is_driven_is_not_healed(ccbed: Desk) -> None:
     assert "run r is being driven by pid" in ccbed.err
 
 
-def test_a_night_does_not_begin_beside_a_run_that_is_judged(ccbed: Desk) -> None:
-    ccbed("up", "local.yml")
-    workdir = ccbed.root / "state/beds/local"
-    with store.run_lock(workdir, "r", ccbed.root / "runs/r"):  # the run itself has ended: it is open no more
-        assert ccbed("nightly", "quick") == 3
-    assert "error: bed local is busy: another ccbed drives a run on it" in ccbed.err
-    assert not (ccbed.root / "runs").exists()
-
-
 def test_a_defect_is_one_line_and_its_traceback_is_kept(ccbed: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(bed: object) -> None:
         raise ZeroDivisionError("oh")

@@ -29,14 +29,8 @@ from .test_script_twins import control, diverging, restored, twin
 from .watched_jobs import Job, right, wrong
 
 NAMES = (
-    "resumed-from",
-    "resumed-newest",
-    "resume-complete",
-    "no-step-lost",
-    "replay-equal",
-    "replicas-identical",
-    "bit-exact",
-)
+    "resumed-from", "resumed-newest", "resume-complete", "no-step-lost", "replay-equal", "replicas-identical", "bit-exact",
+)  # fmt: skip
 
 
 def judged(

@@ -16,6 +16,7 @@ from orchestrator.nightly import baselines, bundle_records, levels, night_files
 from orchestrator.nightly.baselines import Floor
 from orchestrator.nightly.index import retention
 from orchestrator.nightly.suite import NIGHT, RUNS
+from orchestrator.store import beds as store
 from orchestrator.store import index as runs_index
 
 from ..test_cli import Desk, ccbed
@@ -255,3 +256,12 @@ def test_resume_of_a_night_names_the_command_that_resumes_it(ccbed: Desk, archiv
     for handle in (night.name, night.name.rpartition("-")[2], str(night)):
         assert ccbed("resume", handle) == 3
         assert "a night, not a run" in ccbed.err and f"ccbed nightly --resume runs/{night.name}" in ccbed.err
+
+
+def test_a_night_does_not_begin_beside_a_run_that_is_judged(ccbed: Desk) -> None:
+    ccbed("up", "local.yml")
+    workdir = ccbed.root / "state/beds/local"
+    with store.run_lock(workdir, "r", ccbed.root / "runs/r"):  # the run itself has ended: it is open no more
+        assert ccbed("nightly", "quick") == 3
+    assert "error: bed local is busy: another ccbed drives a run on it" in ccbed.err
+    assert not (ccbed.root / "runs").exists()
