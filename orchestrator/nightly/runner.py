@@ -72,6 +72,8 @@ class Runner:
     now: Callable[[], float]
     past: Mapping[str, selector.Past] = field(default_factory=dict)
     broken: int = BROKEN
+    #: The order of the repeats of all cells.
+    schedule: Callable[[Sequence[Cell]], Iterable[tuple[Cell, int]]] = selector.schedule
     #: What is to be measured again after these rows: the name of a cell, and ``again`` of its rows.
     suspects: Callable[[Sequence[Row]], Iterable[tuple[str, str]]] = lambda rows: ()
     on_start: Callable[[Cell, int, str], None] = lambda cell, repeat, again: None
@@ -88,7 +90,7 @@ class Runner:
         order = [cells[name] for name in self.night.order]
         with night_files.Journal(self.directory) as journal:
             shown: set[str] = set()
-            for cell, repeat in selector.schedule(order):
+            for cell, repeat in self.schedule(order):
                 ended = passes(journal.rows, cell)
                 if len(ended) <= repeat:
                     self._run_pass(cell, ended, journal)

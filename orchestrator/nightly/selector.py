@@ -79,6 +79,11 @@ def schedule(cells: Sequence[Cell]) -> tuple[tuple[Cell, int], ...]:
     return tuple((cell, repeat) for _, _, cell, repeat in sorted(every, key=lambda item: item[:2]))
 
 
+def one_by_one(cells: Sequence[Cell]) -> tuple[tuple[Cell, int], ...]:
+    """Each cell with all its repeats, then the next: the confirming round of a sweep follows all others."""
+    return tuple((cell, repeat) for cell in cells for repeat in range(cell.repeats))
+
+
 def fits(spent_s: float, budget_s: float | None, past: Past) -> bool:
     """Whether a cell starts: the time that it took in earlier nights is left, or any time at all if that is not known.
 

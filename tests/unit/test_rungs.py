@@ -130,7 +130,7 @@ def test_without_a_reference_run_lost_random_states_hide_what_the_checkpoint_nev
     run = judged(wrong("rng"), has_twin=False)
     assert (states(run), outcome(run)) == (("yes", "unknown", "unknown"), "unknown")
     assert shown(run)["resumed whole"].text.startswith("random states were lost, and what else differs is not known")
-    assert "--twin" in shown(run)["resumed whole"].text
+    assert "--reference" in shown(run)["resumed whole"].text
 
 
 def test_without_a_reference_run_a_job_that_lost_nothing_is_whole() -> None:

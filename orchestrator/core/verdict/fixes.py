@@ -17,7 +17,7 @@ TORCH: Mapping[str, str] = {
     "scaler": "save scaler.state_dict(); scaler.load_state_dict(...) before the first step",
     "RNG": "save torch.get_rng_state() of each rank (NumPy's too); torch.set_rng_state(...) of its own last before the first step",
     "data position": "save how many batches were used (or the generator that draws them); sampler.set_epoch(epoch), then skip as many",
-    "copies of the model": "save ema.state_dict(), or the tensors; load them before the first step, in place of a new copy of the model",
+    "copies of the model": "save ema.state_dict(), or its tensors; ema.load_state_dict(...) before the first step, in place of a copy",
     "accumulated gradients": "save after optimizer.step() and zero_grad(), not between the backward passes of a step",
     "saved state": "load every value that the checkpoint has",
     "other state": "save what the job keeps beside model and optimizer (counters, lists, tensors), and load it before the first step",

@@ -31,7 +31,7 @@ from ...model.launch import Result
 from ...model.trial import Trial
 from ...run import judging
 from ...store import beds, bundle, paths
-from .. import bundle_records, distribution, night_files, runner
+from .. import bundle_records, distribution, night_files, runner, selector
 from .. import rows as night_rows
 from ..suite import RUNS, Cell, Night, Row, Suite
 
@@ -110,7 +110,9 @@ class Repeats:
         self.session.announce(self.directory)
         self._conclude(row for row in night_files.read_rows(self.directory) if row.run)
         with suppress(Interrupted):  # ``error`` has it
-            runner.Runner(directory=self.directory, night=night, trials=self, now=time.monotonic, broken=1).run()
+            runner.Runner(
+                directory=self.directory, night=night, trials=self, now=time.monotonic, broken=1, schedule=selector.one_by_one,
+            ).run()  # fmt: skip
 
     def _conclude(self, rows: Iterable[Row]) -> None:
         """Add the results of the runs that an earlier process ended."""

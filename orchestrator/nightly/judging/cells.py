@@ -62,15 +62,17 @@ class Tonight:
 def busy(records: Iterable[Record]) -> dict[tuple[int, str], str]:
     """Nights and nodes whose hosts worked for others much more than on the nights before: (night, node) -> the reason.
 
-    ``records``: of all nights. On a first night nothing says what is usual; a shared host may always be busy.
+    ``records``: of all nights. On a first night nothing says what is usual; a shared host may always be busy. Each trial is compared
+    with itself: nodes of one host that are measured at the same time are others to each other.
     """
     reasons: dict[tuple[int, str], str] = {}
-    earlier: dict[tuple[str, str], list[float]] = {}
+    earlier: dict[tuple[str, str, Key], list[float]] = {}
     for record in sorted(records, key=lambda record: record.night):
         level = BUSY.get(record.metric.name)
         if level is None or not record.values:
             continue
-        share, past = statistics.median(record.values), earlier.setdefault((record.metric.name, record.node), [])
+        share = statistics.median(record.values)
+        past = earlier.setdefault((record.metric.name, record.node, record.key), [])
         if past and share > statistics.median(past) + level:
             text = f"others took {share:.0%} of its CPUs ({record.metric.name}; usual {statistics.median(past):.0%})"
             reasons |= {(record.night, node): text for node in nodes_of(record.node)}

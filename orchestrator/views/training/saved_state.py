@@ -240,7 +240,7 @@ def put_back(
     """
     control = twin.control if twin else None
     if twin is None or control is None:
-        return "unknown", "there is no restarted reference: --twin makes one", ""
+        return "unknown", "there is no restarted reference: --reference makes one", ""
     result, why = control.parts.get("RNG", ("unknown", "not recorded"))
     if control.base != facts.base:
         return "unknown", f"the restarted reference resumed from step {control.base}", ""

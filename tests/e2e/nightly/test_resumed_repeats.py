@@ -125,7 +125,7 @@ def test_a_killed_sweep_keeps_its_finished_rounds(bed: Bed, tmp_path: Path, mome
     code, output = bed.ccbed("resume", "--runs-dir", str(runs))
     assert code in (0, 2), output  # on a busy machine one of the nodes may be odd
     assert f"exit {code}" in output
-    assert [row.repeat for row in rounds_of(directory)] == [0, 1]
+    assert [row.repeat for row in rounds_of(directory)][:2] == [0, 1], "a confirming round may follow"
     assert begun <= {row.run for row in rounds_of(directory)}, "a round that had begun is resumed"
     assert all((directory / "runs" / run / "history.jsonl").read_bytes() == content for run, content in kept.items())
     assert json.loads((directory / "sweep.json").read_text())["exit"] == code

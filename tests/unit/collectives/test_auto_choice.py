@@ -140,7 +140,8 @@ from types import SimpleNamespace
 import torch
 import torch.distributed as dist
 
-from orchestrator.collectives.rank import algorithm_choice, cases, link_fit, measure
+from orchestrator.collectives.rank import algorithm_choice, link_fit, measure
+from orchestrator.rank.exchange import cases
 
 rank, store = int(sys.argv[1]), dist.FileStore(sys.argv[2], 2)
 dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=datetime.timedelta(seconds=60))

@@ -353,7 +353,8 @@ def test_thinned_points_keep_every_extreme() -> None:
 
 def test_a_training_run_is_checked_without_arrays() -> None:
     script = (
-        "import sys; from tests.unit import run_builder; from orchestrator.reports import collectives, html, summary;"
+        "import sys; from tests.unit import run_builder; from orchestrator.reports import html, summary;"
+        "from orchestrator.collectives.plugins.reports import collectives;"
         "from orchestrator.core.verdict import metrics; run = run_builder.run(); assert collectives.render(run) == {};"
         "html.render(run); summary.render(run); list(metrics.of(run)); print('numpy' in sys.modules)"
     )

@@ -170,3 +170,14 @@ def test_nodes_of_one_host_are_no_others_of_each_other() -> None:
             for node in measured for probe in ("gemm", "memory")
         ]  # fmt: skip
         assert tuple(cells.crowded(records, hosts)) == busy
+
+
+def test_a_host_is_busier_than_usual_only_beside_the_same_trial_of_earlier_nights() -> None:
+    metric = Metric(name="cpu used by others", unit="1", better="lower")
+    shares = ((1, "memory", 0.05), (1, "health", 0.6), (2, "memory", 0.6), (2, "health", 0.6))
+    records = [
+        Record(night=night, node="n0", metric=metric, key=Key(hardware="", workload=trial), values=(share,))
+        for night, trial, share in shares
+    ]  # fmt: skip
+    assert cells.busy(records[:2]) == {}
+    assert cells.busy(records) == {(2, "n0"): "others took 60% of its CPUs (cpu used by others; usual 5%)"}

@@ -416,6 +416,12 @@ def test_a_night_ends_with_a_row_for_every_cell_whichever_question_to_the_bed_fa
     assert rows.exit_code(result) == 4 or method != "obstacle_to_all"
 
 
+def test_rounds_of_a_sweep_follow_each_other_and_those_of_a_night_are_spread() -> None:
+    many = [*cells("rounds", repeats=2), *cells("confirming")]
+    assert [cell.name for cell, _ in selector.one_by_one(many)] == ["rounds", "rounds", "confirming"]
+    assert [cell.name for cell, _ in selector.schedule(many)] == ["rounds", "confirming", "rounds"]
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), Interrupted("interrupted")])
 def test_an_interruption_while_nodes_are_brought_back_leaves_the_night_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
