@@ -127,11 +127,12 @@ PACKAGE = "orchestrator.rank"
 WORKLOADS = "orchestrator.workloads"
 #: The name under which a rank loads the watcher (``rank/runtime/interpreter.py``).
 WATCHER = "_ccbed_watch"
-#: What every rank imports, what a script needs, and what the reference models need.
+#: What every rank imports, what a script needs, what the reference models need, and the workload of dp-ring.
 RANK_MODULES = (
     f"{PACKAGE}.runtime.main", f"{PACKAGE}.runtime.context", f"{PACKAGE}.runtime.program", f"{PACKAGE}.runtime.isolation",
     f"{PACKAGE}.reference_models.training_loop", f"{PACKAGE}.reference_models.module_facts",
-    f"{PACKAGE}.runtime.imports_ahead", f"{PACKAGE}.exchange.communicator", f"{WORKLOADS}.script",
+    f"{PACKAGE}.runtime.imports_ahead", f"{PACKAGE}.runtime.former_names", f"{PACKAGE}.exchange.communicator",
+    f"{WORKLOADS}.script", f"{WORKLOADS}.train_dp",
 )  # fmt: skip
 #: What was imported, each with its path in a payload, without ``.py``. A rank that walked through ``sys.modules`` would copy a
 #: page for each of 2,500 modules.
@@ -179,7 +180,7 @@ def _import() -> None:
     digest = importlib.import_module(f"{WATCHER}.digest")
     digest.prepare([importlib.import_module("torch").device("cpu")])
     importlib.import_module(f"{PACKAGE}.runtime.program").omit_finalizers()
-    for cls in (GangSpec, sys.modules[f"{WORKLOADS}.script"].Params):
+    for cls in (GangSpec, *(sys.modules[f"{WORKLOADS}.{name}"].Params for name in ("script", "train_dp"))):
         codec.hints(cls)
     interpreter.remember_modules()
 

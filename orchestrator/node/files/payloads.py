@@ -14,8 +14,8 @@ from . import plain_files
 
 #: The hash of the ranks' code, beside that code. Equal hashes: an agent that has imported this code need not import it again.
 RANK_HASH = "orchestrator/rank.sha256"
-#: The files of workloads that agents import: that of scripts. A user's plugin cannot have its name.
-WORKLOADS = ("__init__.py", "script.py")
+#: The files of workloads that agents import: those of scripts and of dp-ring. A user's plugin cannot have their names.
+WORKLOADS = ("__init__.py", "script.py", "train_dp.py")
 
 
 @functools.cache
@@ -28,7 +28,7 @@ def read_code(package: Path, folder: str) -> Mapping[str, bytes]:
 
 @functools.cache
 def rank_code(package: Path) -> Mapping[str, bytes]:
-    """Path in a payload -> content: the ranks' code, with no workload but that of scripts, and its hash.
+    """Path in a payload -> content: the ranks' code with ``WORKLOADS``, and its hash.
 
     ``package``: this package's directory.
     """
