@@ -13,7 +13,7 @@ from .turns import Times
 NOOP = str(Path(__file__).parents[1] / "programs" / "noop.py")
 #: Without a reference run, checks that need one are unknown.
 PASS_OR_UNKNOWN = (0, 2)
-LOSS = ("--fail-node", "2", "--no-reference")
+LOSS = ("--fail-node", "2")
 START_WALL, START_CPU = "start of a no-op script", "start of a no-op script, CPU"
 FAILOVER, FAILOVER_DDP = "time to recover of dp-ring", "time to recover of example:gpt-ddp"
 UP, DRY_RUN, CHECK = "second up", "dry run", "make check"
@@ -34,7 +34,7 @@ def start(side: Side) -> Times:
 
 
 def failover(side: Side) -> Times:
-    side.ccbed("run", "dp-ring", *LOSS, accept=PASS_OR_UNKNOWN)
+    side.ccbed("run", "dp-ring", *LOSS, side.no_reference, accept=PASS_OR_UNKNOWN)
     return {FAILOVER: side.recovered_s()}
 
 
@@ -42,7 +42,7 @@ def failover_ddp(side: Side) -> Times:
     """A snapshot of the run before would leave nothing to train."""
     snapshot = side.folder / "snapshot.pt"
     snapshot.unlink(missing_ok=True)
-    side.ccbed("run", "example:gpt-ddp", *LOSS, "--", "--checkpoint", str(snapshot), accept=PASS_OR_UNKNOWN)
+    side.ccbed("run", "example:gpt-ddp", *LOSS, side.no_reference, "--", "--checkpoint", str(snapshot), accept=PASS_OR_UNKNOWN)
     return {FAILOVER_DDP: side.recovered_s()}
 
 
@@ -52,7 +52,7 @@ MEASURES: Mapping[str, Measure] = {
     "failover-ddp": Measure(
         titles=(FAILOVER_DDP,),
         take=failover_ddp,
-        exists=lambda tree: (tree / "orchestrator/jobs/examples/gpt_ddp.py").exists(),
+        exists=lambda tree: any((tree / "orchestrator").glob("**/examples/gpt_ddp.py")),
     ),
     "up": Measure(titles=(UP,), take=lambda side: {UP: side.up().wall_s}),
     "dry-run": Measure(titles=(DRY_RUN,), take=lambda side: {DRY_RUN: side.ccbed("run", "dp-ring", "--dry-run").wall_s}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import resource
@@ -53,6 +54,12 @@ class Side:
         text = beds.INVENTORY.format(nodes=4, spares=1)
         self.inventory.write_text(text.replace("ccbed_bed: local", f"ccbed_bed: {self.name}"))
         self._log = self.folder / "log"
+
+    @functools.cached_property
+    def no_reference(self) -> str:
+        """The option as this build calls it: a reference run was a twin before."""
+        self.ccbed("run", "--help")
+        return "--no-reference" if "--no-reference" in self._log.read_text() else "--no-twin"
 
     def up(self) -> Cost:
         return self.ccbed("up", str(self.inventory))
