@@ -42,7 +42,9 @@ def failover_ddp(side: Side) -> Times:
     """A snapshot of the run before would leave nothing to train."""
     snapshot = side.folder / "snapshot.pt"
     snapshot.unlink(missing_ok=True)
-    side.ccbed("run", "example:gpt-ddp", *LOSS, side.no_reference, "--", "--checkpoint", str(snapshot), accept=PASS_OR_UNKNOWN)
+    side.ccbed(
+        "run", "example:gpt-ddp", *LOSS, side.no_reference, "--", "--checkpoint", str(snapshot), accept=PASS_OR_UNKNOWN
+    )
     return {FAILOVER_DDP: side.recovered_s()}
 
 
