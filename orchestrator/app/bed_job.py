@@ -1,4 +1,4 @@
-"""The job of a scheduler that holds the nodes of a bed: what `up`, `run` and `resume` do about it. Most beds have none."""
+"""The job of a scheduler that holds the nodes of a bed: what `up`, `run` and `resume` do about it. Only beds of Slurm have one."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 from urllib.parse import quote
 
 from ... import products
@@ -26,19 +26,15 @@ from ..requests import argument, named_run, option, runs_directory
 from ..session import Session
 
 
-class Nights:
+@runtime_checkable
+class Nights(Protocol):
     """Two nights, as the product of nights compares them."""
 
     @property
-    def code(self) -> int:
-        raise NotImplementedError
-
+    def code(self) -> int: ...
     @property
-    def document(self) -> Mapping[str, object]:
-        raise NotImplementedError
-
-    def show(self, terminal: Any) -> None:
-        raise NotImplementedError
+    def document(self) -> Mapping[str, object]: ...
+    def show(self, terminal: Any) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
