@@ -11,7 +11,7 @@ import jinja2
 from markupsafe import Markup
 
 from .. import products, views
-from ..core.verdict import ladder, sentence
+from ..core.verdict import ladder, rungs, sentence
 from ..model.run import Run
 from ..views import training
 from .page import facts, failover, files, losses, scripts, tables, terms, timeline
@@ -37,13 +37,13 @@ def values(run: Run) -> dict[str, Any]:
     measured = collectives.page(run) if collectives else None
     listed = tables.events(run)
     probed = tables.probed(run)
-    rungs = ladder.ladder(run, view)
+    shown = ladder.ladder(run, view)
     return {
-        "outcome": sentence.overall(run.verdicts, view.outcome, view.kind, run.trial.require),
+        "outcome": rungs.overall(run.verdicts, view.outcome, view.kind, run.trial.require),
         "failed": facts.failed(run, view),
         "address": files.address,
-        "sentence": ladder.headline(run, view, rungs),
-        "rungs": [(ladder.WORDS[rung.state], rung) for rung in rungs],
+        "sentence": ladder.headline(run, view, shown),
+        "rungs": [(ladder.WORDS[rung.state], rung) for rung in shown],
         "headline": measured["headline"] if measured else "",
         "name": facts.name(run),
         "subtitle": [run.trial.name, f"bed {facts.bed(run)}", facts.started(run)],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from .. import views
-from ..core.verdict import sentence
+from ..core.verdict import rungs
 from ..model.frozen import dataclass
 from ..model.run import Run
 from ..views import training
@@ -51,7 +51,7 @@ def _info(run: Run) -> Gauge:
 
 
 def _run(run: Run, view: views.RunView) -> Iterator[tuple[str, str, float]]:
-    outcome = OUTCOMES[sentence.overall(run.verdicts, view.outcome, view.kind, run.trial.require)]
+    outcome = OUTCOMES[rungs.overall(run.verdicts, view.outcome, view.kind, run.trial.require)]
     yield "run_outcome", "How the run came out: 0 pass, 1 fail, 2 unknown, 4 broken, 130 interrupted.", outcome
     yield "run_duration_seconds", "From the first event to the last.", view.duration_s
     if view.step is not None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from .. import views
-from ..core.verdict import ladder, sentence
+from ..core.verdict import ladder, rungs
 from ..model.run import Run
 from ..model.verdict import Verdict
 from ..views import training
@@ -43,12 +43,12 @@ def code(value: object) -> str:
 
 
 def _head(run: Run, view: views.RunView) -> Iterator[str]:
-    outcome = sentence.overall(run.verdicts, view.outcome, view.kind, run.trial.require).upper()
-    rungs = ladder.ladder(run, view)
-    yield f"# {outcome}: {cell(ladder.headline(run, view, rungs))}"
+    outcome = rungs.overall(run.verdicts, view.outcome, view.kind, run.trial.require).upper()
+    shown = ladder.ladder(run, view)
+    yield f"# {outcome}: {cell(ladder.headline(run, view, shown))}"
     yield ""
-    if rungs:
-        rows = [[rung.name, ladder.WORDS[rung.state], rung.text, rung.fix] for rung in rungs]
+    if shown:
+        rows = [[rung.name, ladder.WORDS[rung.state], rung.text, rung.fix] for rung in shown]
         yield from table_lines(["rung", "", "by", "fix"], rows)
 
 

@@ -255,14 +255,12 @@ def _plan(
 def _isolated(
     draft: Draft, directory: Path, work_dir: WorkDir | None, writable: tuple[str, ...]
 ) -> tuple[Isolation | None, WorkDir | None]:
-    """What keeps a script's reference run from the user's files, and its project: in a view it lies where the run's lay.
+    """Return what isolates a script's reference run (a private view of the files, else Landlock), and its project.
 
-    Raises NotComparable.
+    In a view the project has the path of the original run's. Raises NotComparable.
     """
     if not draft.origin or not twins.is_script(draft.trial):
         return None, work_dir
-    from . import work_dirs  # with 2 modules that only a reference run of a script needs
-
     original, view = bundle.load_plan(draft.origin).work_dir, None
     if draft.bed.shares_file_system:
         is_moved = work_dir is not None and original is not None and original.path == original.root

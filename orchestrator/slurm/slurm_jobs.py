@@ -303,7 +303,7 @@ def describe(session: Session, bed: BedSpec) -> tuple[str, ...]:
 
 
 def refuse_short(bed: BedSpec, trial: Trial) -> None:
-    """Raises UsageError where the job of the bed ends before the trial can: its last fault by time is known beforehand."""
+    """Raises UsageError if the job has less time left than LEAST_S, or than the latest fault with a fixed time needs."""
     needed_s = max([LEAST_S, *(fault.at.after_s for fault in trial.faults if fault.at.after_s is not None)])
     hint = f"ccbed down {bed.name}, set a longer ccbed_time, then: ccbed up {short_path(bed.inventory)}"
     _refuse_longer(bed, needed_s, f"the run needs at least {needed_s:.0f} s", hint)

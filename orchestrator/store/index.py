@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from ..core.documents import decoder
-from ..core.verdict import sentence
+from ..core.verdict import rungs
 from ..model.errors import UsageError
 from ..model.events import RunEnd
 from ..model.frozen import dataclass
@@ -137,7 +137,7 @@ def read_state(path: Path) -> str:
     if verdicts is None:
         return "sealed" if bundle.is_sealed(path) else "open"
     end = _end(path / bundle.HISTORY)
-    return sentence.overall(verdicts, end.outcome or "", end.kind or "", _required(path / bundle.TRIAL))
+    return rungs.overall(verdicts, end.outcome or "", end.kind or "", _required(path / bundle.TRIAL))
 
 
 def _required(file: Path) -> str:

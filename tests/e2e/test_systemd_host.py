@@ -151,7 +151,7 @@ def test_a_reboot_starts_the_keeper_but_no_node_counts_as_alive_and_up_starts_th
     assert desk.keepers()
     status = desk.ccbed("status", "units")
     assert status.count(f"dead ({REBOOTED})") == 2, status
-    assert "differs from the inventory: ccbed up" in status
+    assert "differs from the last `up`: ccbed up" in status
     assert desk.keeper_pid() not in (0, before)
     refused = desk.ccbed("run", "dp-ring", "--bed", "units", "--nodes", "2", code=EXIT_INFRASTRUCTURE)
     assert f"node n0 of bed units is dead ({REBOOTED}), not ready" in refused

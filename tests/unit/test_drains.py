@@ -64,7 +64,7 @@ def test_status_of_a_drained_host_that_is_switched_off_is_no_failure(ccbed: Verb
     assert code == 0
     assert "ready, drained" in output
     assert "host h2: no route" in output
-    assert "differs from the inventory" not in output
+    assert "differs from the last `up`" not in output
     code, output = ccbed("status", "--json")
     assert json.loads(output)[0]["drained"]["h2"]["reason"] == "off"
 

@@ -19,7 +19,7 @@ from orchestrator import plugins
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import summary, terminal
 from orchestrator.core.spec import plan as planning
-from orchestrator.core.verdict import judge, least_checks, sentence
+from orchestrator.core.verdict import judge, least_checks, rungs
 from orchestrator.model import codec
 from orchestrator.model.launch import Result
 from orchestrator.model.plan import Plan
@@ -294,7 +294,7 @@ def test_without_a_twin_a_check_that_the_trial_names_is_unknown(tmp_path: Path) 
 def test_a_run_of_which_everything_was_skipped_is_unknown() -> None:
     skipped = [Verdict(check="bit-exact", outcome="skipped", text="not checked")]
     assert judge.exit_code(skipped, "finished") == 2
-    assert sentence.worst(skipped) == "unknown"
+    assert rungs.worst(skipped) == "unknown"
 
 
 def test_the_terminal_lists_what_was_not_checked(tmp_path: Path) -> None:

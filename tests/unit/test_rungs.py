@@ -14,7 +14,7 @@ import pytest
 from orchestrator import views
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import ladder_lines, summary, terminal
-from orchestrator.core.verdict import fixes, judge, ladder, rungs, sentence
+from orchestrator.core.verdict import fixes, judge, ladder, rungs
 from orchestrator.model import launch, watch
 from orchestrator.model.event import History
 from orchestrator.model.run import Control, Run
@@ -51,7 +51,7 @@ def shown(run: Run) -> dict[str, Rung]:
 
 
 def outcome(run: Run, require: str = "whole") -> str:
-    return sentence.overall(run.verdicts, "finished", require=require)
+    return rungs.overall(run.verdicts, "finished", require=require)
 
 
 def states(run: Run) -> tuple[str, ...]:
@@ -270,11 +270,11 @@ def test_a_difference_that_no_part_explains_leaves_the_whole_unknown(result: Out
         verdict("resume-complete", "pass"),
         verdict("bit-exact", result, unexplained=True),
     )
-    assert [sentence.overall(verdicts, "finished", require=rung) for rung in ("survived", "whole", "exact")] == [
+    assert [rungs.overall(verdicts, "finished", require=rung) for rung in ("survived", "whole", "exact")] == [
         "pass", "unknown", result,
     ]  # fmt: skip
     explained = (*verdicts[:2], verdict("bit-exact", result))
-    assert sentence.overall(explained, "finished", require="whole") == "pass"
+    assert rungs.overall(explained, "finished", require="whole") == "pass"
 
 
 def test_a_difference_of_a_run_that_no_part_explains_is_told_at_the_whole() -> None:
@@ -284,13 +284,13 @@ def test_a_difference_of_a_run_that_no_part_explains_is_told_at_the_whole() -> N
 @pytest.mark.parametrize("require", ["survived", "whole", "exact"])
 def test_a_check_of_no_rung_always_counts(require: str) -> None:
     verdicts = (verdict("fault-verified", "fail"), verdict("resume-complete", "pass"), verdict("bit-exact", "pass"))
-    assert sentence.overall(verdicts, "finished", require=require) == "fail"
+    assert rungs.overall(verdicts, "finished", require=require) == "fail"
 
 
 def test_a_built_in_training_is_whole_by_equal_bits_only() -> None:
     verdicts = (verdict("finished", "pass"), verdict("replay-equal", "fail"))
-    assert sentence.overall(verdicts, "finished", require="whole") == "fail"
-    assert sentence.overall(verdicts, "finished", require="survived") == "pass"
+    assert rungs.overall(verdicts, "finished", require="whole") == "fail"
+    assert rungs.overall(verdicts, "finished", require="survived") == "pass"
 
 
 def test_a_saved_bundle_without_a_rung_is_judged_as_before() -> None:

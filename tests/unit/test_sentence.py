@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.verdict import sentence
+from orchestrator.core.verdict import rungs, sentence
 from orchestrator.model.trial import Trigger
 from orchestrator.model.verdict import Verdict
 
@@ -109,13 +109,13 @@ def test_durations_are_short(value: float, text: str) -> None:
 
 
 def test_no_verdict_at_all_is_unknown() -> None:
-    assert sentence.worst(()) == "unknown"
+    assert rungs.worst(()) == "unknown"
 
 
 def test_a_failure_outweighs_an_unknown() -> None:
     mixed = [Verdict(check=name, outcome=name, text="") for name in ("pass", "unknown", "fail")]
-    assert sentence.worst(mixed) == "fail"
-    assert sentence.worst(mixed[:2]) == "unknown"
+    assert rungs.worst(mixed) == "fail"
+    assert rungs.worst(mixed[:2]) == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -135,4 +135,4 @@ def test_every_report_says_what_the_exit_code_says(
     outcomes: tuple[Any, ...], ending: tuple[str, str], word: str
 ) -> None:
     verdicts = [Verdict(check="c", outcome=outcome, text="") for outcome in outcomes]
-    assert sentence.overall(verdicts, *ending) == word
+    assert rungs.overall(verdicts, *ending) == word

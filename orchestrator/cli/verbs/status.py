@@ -56,5 +56,5 @@ def _show(terminal: Terminal, bed: Status) -> None:
         terminal.line(f"  leftovers {left}     see: ccbed prune --dry-run")
     terminal.lines(f"  {text}: {up}" for text in bed.outdated)
     if spec.nodes and not run and not bed.changes.empty:
-        terminal.line(f"  differs from the inventory: {up}")
+        terminal.line(f"  differs from the last `up`: {up}")
         bed_view.plan(terminal, spec, bed.changes)

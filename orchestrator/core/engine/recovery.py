@@ -214,7 +214,9 @@ def stale(trial: Trial, state: State) -> int:
 def choose_replacement(
     state: State, name: str, spares: Sequence[str] | None = None, *, may_shrink: bool = False, slots: Sequence[str] = ()
 ) -> tuple[str, str] | None:
-    """The policy for a lost node, and its replacement, empty where the gang shrinks. A restart on a silent host is the last choice.
+    """Return (policy, node): the first policy of the plan that works now. The node is empty where the gang shrinks.
+
+    If none works, the node restarts on its silent host; None where that is not allowed either.
 
     ``spares``: None for all that are usable; ``may_shrink``: enough nodes remain without a replacement; ``slots``: as decided so far.
     """

@@ -14,7 +14,7 @@ from ...model.plugin import BUILT_IN, Catalogue, Checker, Plugin
 from ...model.run import Run
 from ...model.trial import CheckSpec, Trial
 from ...model.verdict import Verdict
-from . import least_checks, sentence
+from . import least_checks, rungs
 
 #: Checkers of facts that no bundle of format 1 has.
 NEW_IN_2 = ("times-possible", "gaps-kept")
@@ -127,7 +127,7 @@ def changes(before: Mapping[str, str], verdicts: Iterable[Verdict]) -> dict[str,
 
 def exit_code(verdicts: Iterable[Verdict], outcome: str, kind: str = "", require: str = "exact") -> int:
     """The exit code of the run's overall outcome. ``outcome`` and ``kind`` are those of ``run.end``; ``require``: of its trial."""
-    return EXIT_CODES[sentence.overall(verdicts, outcome, kind, require)]
+    return EXIT_CODES[rungs.overall(verdicts, outcome, kind, require)]
 
 
 def _verdict(run: Run, catalogue: Catalogue, spec: CheckSpec, obstacle: str) -> Verdict:

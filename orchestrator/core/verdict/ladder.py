@@ -61,7 +61,7 @@ def ladder(run: Run, view: views.RunView) -> tuple[Rung, ...]:
 
 def headline(run: Run, view: views.RunView, shown: Sequence[Rung]) -> str:
     """One sentence on how the run ended; of a run that is no training, or ended otherwise, that of ``sentence``."""
-    outcome = sentence.overall(run.verdicts, view.outcome, view.kind, run.trial.require)
+    outcome = rungs.overall(run.verdicts, view.outcome, view.kind, run.trial.require)
     state = {"pass": "holds", "fail": "does not hold", "unknown": "unknown"}.get(outcome)
     if not shown or state is None or not (view.outcome == "finished" or shown[0].state == "does not hold"):
         return sentence.sentence(run.trial, view, run.verdicts)

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from ...model.trial import RUNGS
-from ...model.verdict import Verdict
+from ...model.verdict import Outcome, Verdict
 from ...views import training
 
+#: From the worst to the best.
+PRECEDENCE: tuple[Outcome, ...] = ("fail", "unknown", "pass")
 #: Rung -> its checks.
 CHECKS: Mapping[str, tuple[str, ...]] = {
     "survived": (
@@ -57,3 +59,25 @@ def others(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
     """The verdicts of no rung."""
     names = {name for checks in CHECKS.values() for name in checks}
     return (verdict for verdict in verdicts if verdict.check not in names)
+
+
+def worst(verdicts: Iterable[Verdict]) -> Outcome:
+    """The worst outcome without skipped checks. Without a verdict it is ``unknown``: there is no evidence."""
+    outcomes = {verdict.outcome for verdict in verdicts} - {"skipped"}
+    if "fail" in outcomes:
+        return "fail"
+    return "pass" if outcomes == {"pass"} else "unknown"
+
+
+def overall(verdicts: Iterable[Verdict], outcome: str, kind: str = "", require: str = "exact") -> str:
+    """The overall outcome for the exit code and every report: interrupted, broken, fail, unknown or pass.
+
+    ``outcome`` and ``kind`` are those of ``run.end``; ``require``: the rung that the trial requires. A failed recovery from a
+    planned fault is a finding about the system under test, not a failure of the bed.
+    """
+    if outcome == "interrupted":
+        return "interrupted"
+    if kind == "infrastructure":
+        return "broken"
+    result = "fail" if outcome == "failed" else worst(counted(verdicts, require))
+    return "unknown" if result == "pass" and outcome != "finished" else result

@@ -7,36 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ... import views
 from ...model.trial import Trial
-from ...model.verdict import Outcome, Verdict
+from ...model.verdict import Verdict
 from ..spec.values import count as count  # noqa: PLC0414 - reports say it, too
 from . import rungs
 
-#: From the worst to the best.
-PRECEDENCE: tuple[Outcome, ...] = ("fail", "unknown", "pass")
 #: Workloads whose steps have another name.
 MEASURED = {"collective": "iteration", "emulate": "iteration", "infer-dp": "batch", "node-probe": "probe"}
-
-
-def worst(verdicts: Iterable[Verdict]) -> Outcome:
-    """The worst outcome without skipped checks. Without a verdict it is ``unknown``: there is no evidence."""
-    outcomes = {verdict.outcome for verdict in verdicts} - {"skipped"}
-    if "fail" in outcomes:
-        return "fail"
-    return "pass" if outcomes == {"pass"} else "unknown"
-
-
-def overall(verdicts: Iterable[Verdict], outcome: str, kind: str = "", require: str = "exact") -> str:
-    """The overall outcome for the exit code and every report: interrupted, broken, fail, unknown or pass.
-
-    ``outcome`` and ``kind`` are those of ``run.end``; ``require``: the rung that the trial requires. A failed recovery from a
-    planned fault is a finding about the system under test, not a failure of the bed.
-    """
-    if outcome == "interrupted":
-        return "interrupted"
-    if kind == "infrastructure":
-        return "broken"
-    result = "fail" if outcome == "failed" else worst(rungs.counted(verdicts, require))
-    return "unknown" if result == "pass" and outcome != "finished" else result
 
 
 def sentence(trial: Trial, run: views.RunView, verdicts: Sequence[Verdict] = ()) -> str:
@@ -154,7 +130,7 @@ def _clean(trial: Trial, run: views.RunView) -> str:
 
 def _finding(verdicts: Sequence[Verdict], failure: str) -> list[str]:
     """The first verdict that is not a pass, unless it only repeats the run's ``failure``."""
-    outcome = worst(verdicts)
+    outcome = rungs.worst(verdicts)
     bad = [verdict for verdict in verdicts if verdict.outcome == outcome and outcome != "pass"]
     if not bad:
         return [] if verdicts else ["no verdicts yet"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from ...app.requests import LadderRequest, argument
 from ...app.session import Session
 from ...core.spec import parse_trial
-from ...core.verdict import judge, rungs, sentence
+from ...core.verdict import judge, rungs
 from ...model import codec
 from ...model.errors import EXIT_FINDING, EXIT_PASS, EXIT_UNKNOWN, UsageError
 from ...model.event import History
@@ -44,7 +44,7 @@ class Judged:
 
     @property
     def outcome(self) -> str:
-        return sentence.worst(rungs.counted(self.verdicts, self.require))
+        return rungs.worst(rungs.counted(self.verdicts, self.require))
 
     @property
     def code(self) -> int:

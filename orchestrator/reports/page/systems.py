@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import jinja2
 
-from ...core.verdict.sentence import PRECEDENCE, seconds
+from ...core.verdict.rungs import PRECEDENCE
+from ...core.verdict.sentence import seconds
 from ...views.training.systems import System, jobs_differ
 from ...views.training.worker_returns import Return
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ... import views
-from ...core.verdict import sentence
+from ...core.verdict import rungs, sentence
 from ...model.event import Event
 from ...model.events import RankError, RankExit
 from ...model.frozen import dataclass
@@ -83,7 +83,7 @@ class Row:
 
 def ranked(run: Run) -> list[Verdict]:
     """The verdicts, worst first, else in the order of the checkers; skipped ones last."""
-    order = (*sentence.PRECEDENCE, "skipped")
+    order = (*rungs.PRECEDENCE, "skipped")
     return sorted(run.verdicts, key=lambda verdict: order.index(verdict.outcome))
 
 

@@ -260,7 +260,10 @@ def _equal(first: str | None, second: str | None) -> bool | None:
 
 
 def _same_batches(first: Sequence[str | None] | None, second: Sequence[str | None] | None) -> bool | None:
-    """The batches that end with the one of the step; before it, batches may be skipped, prefetched or evaluated."""
+    """Compare two lists of hashes from their ends, as far as both reach: batches before may be skipped, prefetched or evaluated.
+
+    False if a known pair differs, None if a hash is missing, else True.
+    """
     if not first or not second:
         return None
     size = min(len(first), len(second))
