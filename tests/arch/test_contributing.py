@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -55,3 +56,21 @@ def test_the_text_shows_the_files_as_they_are() -> None:
         renewed = _EXAMPLE.sub(lambda match: match[0].replace(match[2], files[Path(match[1]).name]), TEXT)
         (ROOT / "CONTRIBUTING.md").write_text(renewed)
     assert shown == files
+
+
+def test_the_functions_that_decide_are_where_the_table_says() -> None:
+    section = TEXT.split("### Where is it decided?")[1].split("\n## ")[0]
+    rows = [line.split("|")[2] for line in section.splitlines() if line.startswith("| ") and ".py" in line]
+    missing = [word for row in rows for word in missing_words(row)]
+    assert len(rows) >= 20 and not missing, f"not in the tree, or not in the file before it: {missing}"
+
+
+def missing_words(row: str) -> Iterator[str]:
+    """The files, and the functions of the file before each, that are not there."""
+    content = ""
+    for word in re.findall(r"`([^`]+)`", row):
+        file = ROOT / "orchestrator" / word
+        if word.endswith(".py"):
+            content = file.read_text() if file.is_file() else ""
+        if not (content if word.endswith(".py") else re.search(rf"\b(def|class) {word}\b", content)):
+            yield word
