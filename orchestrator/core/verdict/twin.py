@@ -67,6 +67,7 @@ def make_twin(run: Run) -> Twin | None:
         digests=digests, steps=facts.steps, faults=0, restarts=0, final_loss=_final_loss(run), saves=facts.saves,
         batch_losses={str(step): loss for step, loss in views.batch_losses(run.files.steps()).items()},
         every=training.cost.state_interval(lines), generators=facts.generators,
+        lists=facts.lists,
     )  # fmt: skip
 
 

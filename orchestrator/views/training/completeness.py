@@ -13,9 +13,11 @@ from ...model.verdict import Verdict
 from .attempts import Attempt, Process, add
 from .checkpoints import Write
 from .kept import drawn_from
-from .parts import COMPARE, NOTHING, ORDER, PARTS, RARE, Pair, Result, by_batches, drawn, shown
-from .replay import Replay, modules, replays
+from .kept_lists import are_as_in, distance, modules, of_script
+from .parts import COMPARE, LIST, NOTHING, ORDER, PARTS, RARE, Pair, Result, by_batches, drawn, shown
+from .replay import Replay, replays, share
 from .resumption import Lineage, Resumption, Step
+from .rounding import SHARE
 
 #: Part -> its name in a state and in the contents of a checkpoint.
 _SAVED = {"buffers": "buffers", "learning rate": "lr", "scheduler": "scheduler", "scaler": "scaler"}
@@ -55,8 +57,10 @@ def rows(lines: Lineage, resumption: Resumption, twin: Twin | None = None) -> tu
     sizes = f"world size {resumption.attempt.world} instead of {lines.attempts[0].world}" if is_resized else ""
     return tuple(
         _by_twin(row, process, step, twin.digests.get(str(process.rank), {}) if twin else {}, sizes)
-        if row.part != "RNG" or sizes or not twin
+        if row.part not in ("RNG", "copies of the model") or sizes or not twin
         else _by_generators(row, process.states.get(0), step, twin.generators.get(str(process.rank), {}))
+        if row.part == "RNG"
+        else _by_lists(row, process, step, twin)
         for process in resumption.attempt.ranks.values()
         for row in _rank_rows(lines, resumption, process, tuple(r for r in repeated if r.rank == process.name))
     )
@@ -114,6 +118,23 @@ def _by_generators(row: Row, start: watch.State | None, step: Step | None, twin:
     if row.result != "unknown" or not drawn or not is_equal:
         return row
     return replace(row, result="pass", text=f"equal to those of the reference run after step {step}")
+
+
+def _by_lists(row: Row, process: Process, step: Step | None, twin: Twin) -> Row:
+    """Copies in lists hold if a later step has those of the undisturbed run: the script makes them again every few steps."""
+    if row.result != "unknown" or not row.text.startswith(LIST) or step is None:
+        return row
+    lists, digests = twin.lists.get(str(process.rank), {}), twin.digests.get(str(process.rank), {})
+    start, *later = ([*map(int, digests.get(f"sums@{n}", "").split())] for n in (step, *map(int, lists)))
+    for n, sums in zip(lists, later, strict=True):
+        state = process.states.get(int(n) - step)
+        if state is None or int(n) <= step:
+            continue
+        moved = share(start, sums, state.sums)
+        rounding = distance(sums, state.sums) or None if moved is not None and moved <= SHARE else None
+        if are_as_in(of_script(state), lists[n], rounding):
+            return replace(row, result="pass", text=f"{LIST} is that of the reference run at step {n}")
+    return row
 
 
 def _by_rates(row: Row, process: Process, step: Step, twin: Mapping[str, str]) -> Row:

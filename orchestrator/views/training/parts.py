@@ -10,7 +10,8 @@ from typing import Any, Literal
 from ...model import watch
 from ...model.frozen import dataclass
 from .attempts import Process
-from .replay import KEPT, Replay, modules
+from .kept_lists import KEPT, modules
+from .replay import Replay
 
 Result = Literal["pass", "fail", "unknown", "not applicable"]
 PARTS = (
@@ -30,6 +31,7 @@ PARTS = (
 RARE = ("copies of the model", "accumulated gradients", "other state")
 #: The better a result is, the later it stands: a row has the worst result of all ranks.
 ORDER: tuple[Result, ...] = ("fail", "unknown", "pass", "not applicable")
+LIST = "a list of tensors with the model's shapes"
 UNOBSERVED = "the checkpoint has one in {}, which is no module: it is not observed"
 #: The digest of no tensor.
 NOTHING = "0" * 16
@@ -107,7 +109,7 @@ def _kept(pair: Pair) -> tuple[Result, str]:
         return ("pass", "") if by_number else ("not applicable", "there is none")
     name, number = lost[0].split()[1:3]
     keys = by_number[number]
-    label = f"a list of tensors with the model's shapes{f' ({name})' * (name != 'tensors')}"
+    label = f"{LIST}{f' ({name})' * (name != 'tensors')}"
     if {str(before[key]).split()[0] for key in keys} & pair.saved:
         return "fail", f"{label} differs from that in the checkpoint"
     redone = {key: [(r.step, *r.kept[key]) for r in pair.replays if key in r.kept] for key in sorted(keys)}
