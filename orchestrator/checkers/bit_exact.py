@@ -111,7 +111,8 @@ def _script(run: Run) -> Verdict:
     lines = training.lineage_of(run)
     facts, doubts = training.kept_facts(lines), [*training.job_doubts(run, lines)]
     if run.twin is None:
-        doubts.append(views.finding("no reference run to compare with"))
+        why = _why_alone(run)
+        doubts.append(views.finding(f"no reference run to compare with{f' ({why})' * bool(why)}"))
         return views.conclude("bit-exact", "", doubts=doubts)
     doubts += [views.finding(f"the reference run wrote {path}, which the run may have read") for path in run.twin.paths]
     if facts.base is None:
@@ -184,6 +185,11 @@ def _script(run: Run) -> Verdict:
     return completeness.or_skipped(verdict, completeness.incomparable(training.unrepeated(run.twin, facts)))
 
 
+def _why_alone(run: Run) -> str:
+    """Why no reference run could be made, as the run kept it; empty if it did not."""
+    return str(views.mapping(run.extras.get("no-twin.json")).get("why") or "")
+
+
 def _no_twin(run: Run) -> str:
     """Why none followed a run by itself, and what makes one."""
     budget_s = views.mapping(run.extras.get("bundle.json")).get("budget_s")
@@ -197,7 +203,7 @@ def _no_twin(run: Run) -> str:
     elif end.t >= SHORT_S:
         why = f"the run took {end.t:.0f} s; one follows by itself within {SHORT_S:.0f} s"
     else:
-        why = "none could be made; the run said why"
+        why = _why_alone(run) or "none could be made"
     return f"not checked: no reference run to compare with ({why}): --reference"
 
 

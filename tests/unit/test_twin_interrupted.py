@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.verdict import twin as twins
 from orchestrator.model.errors import Interrupted
 from orchestrator.model.event import Clock, Event, History, Source, event
 from orchestrator.model.events import Progress, RunResumed
 from orchestrator.run import twin_runs
-from orchestrator.store import beds, bundle
+from orchestrator.store import beds, bundle, paths
 
 
 @pytest.mark.parametrize("is_interrupted", [True, False])
@@ -40,6 +41,18 @@ def test_an_interrupted_twin_leaves_the_run_complete(
     note = "interrupted in the reference run, t-twin; the run itself is complete and is judged without a reference run"
     assert notes == [note] * is_interrupted
     assert ended == [Path("/bed")] and not (tmp_path / "work").exists()
+    reasons = paths.document(tmp_path, bundle.NO_TWIN) if is_interrupted else {}
+    assert reasons == ({"why": "interrupted in the reference run, t-twin"} if is_interrupted else {})
+
+
+def test_a_run_keeps_why_its_reference_run_cannot_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(twin_runs, "_run", lambda *_: tmp_path / "twin")
+    monkeypatch.setattr(twin_runs, "_judge_and_cache", lambda *_: None)
+    monkeypatch.setattr(bundle, "load", lambda directory: directory.name)
+    monkeypatch.setattr(twins, "unfit", lambda run: f"{run} failed: rank 1 exited with 1")
+    request: Any = None
+    assert twin_runs._run_twin(request, tmp_path, ()) is None
+    assert paths.document(tmp_path, bundle.NO_TWIN) == {"why": "twin failed: rank 1 exited with 1"}
 
 
 @pytest.mark.parametrize(
