@@ -93,8 +93,11 @@ def _older(resumption: training.Resumption) -> Iterator[views.Finding]:
     lack = _lack(resumption)
     for rank in resumption.ranks:
         if rank.steps and resumption.newest is not None and max(rank.steps) < resumption.newest:
-            since = "began at step 0" if rank.how == "scratch" else f"resumed from step {max(rank.steps)}"
-            text = f"{resumption.attempt.name}: {rank.name} {since} although step {resumption.newest} was committed"
+            is_loaded = resumption.newest in rank.loaded  # a load that leaves out keys, such as those of adapters, says nothing
+            did = "has the weights of" if is_loaded else "resumed from"
+            since = "began at step 0" if rank.how == "scratch" else f"{did} step {max(rank.steps)}"
+            although = f"it loaded step {resumption.newest}" if is_loaded else f"step {resumption.newest} was committed"
+            text = f"{resumption.attempt.name}: {rank.name} {since} although {although}"
             yield views.finding(f"{text}; {lack}" if lack else text)
 
 
