@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from . import importlib_bootstrap, imports, live, record, states, steps, tracing
+from . import importlib_bootstrap, imports, live, record, states, steps
 from .checkpoints import file_globs, save_moments, saves
 from .checkpoints import install as checkpoints
 from .engines import deepspeed, master_weights
@@ -122,12 +122,12 @@ def _hook_rank(directory: str) -> None:
 
 
 def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    if not tracing.is_traced() and not master_weights.is_stepping():
+    if not steps.is_traced() and not master_weights.is_stepping():
         _begin_step(optimizer, sys._getframe(1))
 
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    if not tracing.is_traced() and not master_weights.is_stepping():
+    if not steps.is_traced() and not master_weights.is_stepping():
         _end_step(optimizer, sys._getframe(1))
 
 
@@ -144,7 +144,7 @@ def _watch_backward(autograd: Any) -> None:
 
 def _enter_backward(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether the backward pass is observed."""
-    is_observed = not tracing.is_traced()
+    is_observed = not steps.is_traced()
     if is_observed:
         _begin_pass(args[0] if args else kwargs.get("tensors"))
     return is_observed
@@ -169,7 +169,7 @@ def _leave_backward(is_observed: bool, result: None, error: BaseException | None
 
 
 def _enter_grad(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if not tracing.is_traced():
+    if not steps.is_traced():
         _begin_backward()
 
 

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from . import digest, importlib_bootstrap, kept_tensors, names, owner, record, sharding, steps, tracing
+from . import digest, importlib_bootstrap, kept_tensors, names, owner, record, sharding, steps
 from .budget import budget
 from .checkpoints import contents, fused_names, parts, random_states, save_moments
 from .measures import batches, time_split
@@ -128,7 +128,7 @@ class States:
             "owner", optimizer=getattr(first, "engine_name", type(first).__name__), index=0,
             optimizers=len(known.optimizers), tensors=len(known.parts),
             numel=known.numel, names=known.naming, sharded=bool(known.shards), shards=list(known.shards), groups=None,
-            parameters=known.shapes(), compiled=tracing.has_compiled(),
+            parameters=known.shapes(), compiled=steps.has_compiled(),
         )  # fmt: skip
         buffers_saved = tuple(name for name, _ in saved_buffers(known.modules))
         self._has_buffers = bool(buffers_saved)

@@ -249,3 +249,20 @@ def measure(where: str, callback: Callable[[], dict[str, Any] | None]) -> None:
 def flush() -> None:
     """Write the line of a step that is complete: before a save, and at exit."""
     groups.flush()
+
+
+def is_traced() -> bool:
+    """Does torch.compile trace this call, or a CUDA graph capture it? Then nothing may be done, and replays are not seen."""
+    torch: Any = sys.modules["torch"]
+    if torch.compiler.is_compiling():
+        return True
+    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+        record.unknown("steps", "a CUDA graph contains the optimizer's step: its replays are not seen")
+        return True
+    return False
+
+
+def has_compiled() -> bool:
+    """Has torch.compile made a graph in this process?"""
+    utils: Any = sys.modules.get("torch._dynamo.utils")
+    return utils is not None and utils.counters["stats"].get("unique_graphs", 0) > 0
