@@ -93,7 +93,7 @@ def _older(resumption: training.Resumption) -> Iterator[views.Finding]:
     lack = _lack(resumption)
     for rank in resumption.ranks:
         if rank.steps and resumption.newest is not None and max(rank.steps) < resumption.newest:
-            is_loaded = resumption.newest in rank.loaded  # a load that leaves out keys, such as those of adapters, says nothing
+            is_loaded = resumption.newest in rank.loaded  # a load may leave out keys, such as those of adapters
             did = "has the weights of" if is_loaded else "resumed from"
             since = "began at step 0" if rank.how == "scratch" else f"{did} step {max(rank.steps)}"
             although = f"it loaded step {resumption.newest}" if is_loaded else f"step {resumption.newest} was committed"

@@ -42,12 +42,7 @@ LATEST = "latest"
 LATEST_NIGHT = "latest-night"
 #: A directory with it is a night of a suite.
 NIGHT = "night.json"
-EXTRAS: Mapping[str, Any] = {
-    PLAN: Plan,
-    FINGERPRINT: decoder.Fingerprint,
-    BUNDLE: decoder.About,
-    NO_TWIN: decoder.NoTwin,
-}
+EXTRAS: Mapping[str, Any] = {PLAN: Plan, FINGERPRINT: decoder.Fingerprint, BUNDLE: decoder.About, NO_TWIN: dict}
 #: The format that is written. Format 1 is still read, but its contents cannot be compared: its run.begin has no inputs.
 FORMAT = 2
 FORMATS = (1, FORMAT)

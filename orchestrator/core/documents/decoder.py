@@ -50,12 +50,6 @@ class About(TypedDict, total=False):
     chunks: dict[str, Any]
 
 
-class NoTwin(TypedDict, total=False):
-    """``no-twin.json``: why a run is compared with no reference run."""
-
-    why: str
-
-
 class Fingerprint(TypedDict, total=False):
     """``fingerprint.json``: facts by name, and those that differ between nodes."""
 

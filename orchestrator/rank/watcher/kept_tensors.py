@@ -21,7 +21,7 @@ from . import digest, names, owner, small_tensors
 #: How the keys of these begin among the copies of the model; then follow the name in the script, and two numbers, the first of which
 #: is the same for equal ones.
 KEPT = "kept"
-#: The key, in the first state after a search, of the digests of those that a former search had found as they are.
+#: The key, in the first state after a search that found some, of the digests of those that a former search had found as they are.
 AGAIN = "again"
 KINDS = frozenset((list, tuple, dict, OrderedDict, defaultdict))
 #: So many times they are sought whatever it costs, then while that takes no more than this part of the time between.
@@ -102,7 +102,7 @@ class KeptTensors:
         """Key -> digest of those that the script still has."""
         with digest.undisturbed():
             known = {f"{key}{way}": v for key, group in self._groups.items() for way, v in group.digests().items()}
-            if self._again is not None:
+            if known and self._again is not None:
                 known[AGAIN] = "; ".join(sorted(way[""] for group in self._again if (way := group.digests())))
         self._again = None
         return known
