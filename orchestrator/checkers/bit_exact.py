@@ -407,12 +407,8 @@ def _different_losses(losses: Mapping[str, Mapping[str, str]], twin: Twin) -> It
         own, other = losses.get(rank, {}), twin.losses.get(rank, {})
         steps = sorted((s for s in {*own, *other} if own.get(s) != other.get(s)), key=int)
         if steps:
-            pair = f"{_shown(own.get(steps[0]))}, the reference run {_shown(other.get(steps[0]))}"
+            pair = f"{own.get(steps[0], 'missing')}, the reference run {other.get(steps[0], 'missing')}"
             yield views.finding(f"rank {rank}: loss of step {steps[0]} is {pair} ({len(steps)} steps differ)")
-
-
-def _shown(loss: str | None) -> str:
-    return "missing" if loss is None else loss
 
 
 def _different_states(digests: Mapping[str, Mapping[str, object]], twin: Twin) -> Iterator[views.Finding]:

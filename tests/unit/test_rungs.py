@@ -26,7 +26,8 @@ from orchestrator.views.training import parts
 from . import run_builder
 from .catalogue import CATALOGUE
 from .test_script_twins import control, diverging, restored, twin
-from .watched_jobs import Job, right, wrong
+from .test_unusual_jobs import changed, setting
+from .watched_jobs import Job, digest, right, wrong
 
 NAMES = (
     "resumed-from", "resumed-newest", "resume-complete", "no-step-lost", "replay-equal", "replicas-identical", "bit-exact",
@@ -131,6 +132,17 @@ def test_without_a_reference_run_lost_random_states_hide_what_the_checkpoint_nev
     assert (states(run), outcome(run)) == (("yes", "unknown", "unknown"), "unknown")
     assert shown(run)["resumed whole"].text.startswith("random states were lost, and what else differs is not known")
     assert "--reference" in shown(run)["resumed whole"].text
+
+
+@pytest.mark.parametrize(
+    ("until", "has_twin", "advice"), [(18, False, "run it with --reference"), (15, True, "--at step=N"), (18, True, "")]
+)
+def test_a_part_that_is_not_known_says_what_makes_it_known(until: int, has_twin: bool, advice: str) -> None:
+    job = Job().attempt(0, 0, until).attempt(1, 15, 30, ends=True)
+    average = {"copies": ["ema"], "tensors.ema": digest("ema", 15)}
+    rung = shown(judged(changed(job, setting(watch.Saved, contents=average)), has_twin=has_twin))["resumed whole"]
+    assert rung.state == "unknown" and ("no module" in rung.text or until == 15)
+    assert advice in rung.fix and bool(advice) == bool(rung.fix)
 
 
 def test_without_a_reference_run_a_job_that_lost_nothing_is_whole() -> None:

@@ -144,6 +144,7 @@ def _whole(run: Run, view: views.RunView) -> Rung:
     text += f"; accepted: {note}" * bool(note)
     is_drawn = training.completeness.DRAWN in lost.get("data position", "")
     fix = fixes.of(run, "RNG" if is_drawn else next(iter({**lost, **accepted}), ""))
+    fix = fix or fixes.to_know(run) * (state == "unknown")
     return Rung(name=name, state=state, text=text, fix=fix, checks=_outcomes(verdicts), lost=lost, accepted=accepted)
 
 
