@@ -160,7 +160,7 @@ def with_interval(request: Request, origin: Path) -> Request:
         return _at_interval(request, paths.document(origin, bundle.TWIN).get("every"))
     if not bundle.has_ended(origin):
         return request
-    return _at_interval(request, training.cost.state_interval(training.lineage_of(bundle.load(origin))))
+    return _at_interval(request, training.checkpoint_cost.state_interval(training.lineage_of(bundle.load(origin))))
 
 
 def _at_interval(request: Request, every: int | None) -> Request:

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.model.run import Control
 from orchestrator.views import training
 from orchestrator.views.training import rounding
-from orchestrator.views.training.replay import Replay, share
+from orchestrator.views.training.redone_steps import Replay, share
 
 from .test_redone_steps import facts, keys, reference
 from .watched_jobs import digest

@@ -21,7 +21,7 @@ from orchestrator.model.run import Control, Run
 from orchestrator.model.trial import CheckSpec, Trial
 from orchestrator.model.verdict import Outcome, Rung, Verdict
 from orchestrator.views import training
-from orchestrator.views.training import parts
+from orchestrator.views.training import state_parts
 
 from . import run_builder
 from .catalogue import CATALOGUE
@@ -320,7 +320,7 @@ def test_what_is_no_training_has_no_ladder() -> None:
 
 
 def test_each_part_has_words_and_advice() -> None:
-    names = {*parts.PARTS, "saved state"}
+    names = {*state_parts.PARTS, "saved state"}
     assert names == set(ladder.PARTS)
     assert names - {"learning rate"} == set(fixes.TORCH)
 
@@ -369,7 +369,7 @@ def test_a_run_ends_with_at_most_twelve_lines(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     checks = (*NAMES, "finished", "fault-verified", "evidence-agrees", "planned-faults-only")
-    rows = {"attempt 1": {part: {"result": result, "text": LONG} for part in parts.PARTS}}
+    rows = {"attempt 1": {part: {"result": result, "text": LONG} for part in state_parts.PARTS}}
     made = tuple(Verdict(check=name, outcome=result, text=LONG, evidence={"rows": rows}) for name in checks)
     out = ended(run_builder.run(verdicts=made), outcome, tmp_path / "runs" / "r")
     lines = out[out.index("recovery ") :].splitlines()

@@ -110,7 +110,10 @@ def test_exact_gives_the_reason_why_no_reference_run_could_be_made(follows: bool
     why, job = "/home/me/project cannot be copied: Permission denied", right().run()
     at, source = Clock(boot="b", mono=9.0, wall=9.0), Source(writer="ctl", n=0)
     history = History(
-        tuple(event(payload, at=at, source=source) for payload in (FaultInjected(id="f0"), RunEnd(outcome="finished")))
+        tuple(
+            event(payload, at=at, source=source)
+            for payload in (FaultInjected(id="f0", evidence=None), RunEnd(outcome="finished"))
+        )
     )
     extras = {"no-twin.json": {"why": why}, "bundle.json": {"twin_after": follows}}
     verdict = ask(dataclasses.replace(job, extras=extras, history=history if follows else job.history), "bit-exact")

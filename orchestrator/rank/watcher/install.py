@@ -12,9 +12,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from . import importlib_bootstrap, imports, live, record, states, steps
-from .checkpoints import file_globs, save_moments, saves
-from .checkpoints import install as checkpoints
+from . import importlib_bootstrap, imports, live_steps, record, states, steps
+from .checkpoints import file_globs, observed_calls, save_moments, saves
 from .engines import deepspeed, master_weights
 from .holds import points, stack_signal
 from .measures import batches, losses, time_split
@@ -81,7 +80,7 @@ def _event_file() -> Callable[..., None] | None:
     """The events of a bed, where it names their file."""
     path = os.environ.get("CCBED_WATCH_EVENTS")
     try:
-        return live.EventFile(path).emit if path else None
+        return live_steps.EventFile(path).emit if path else None
     except (OSError, KeyError, ValueError):
         return None
 
@@ -94,11 +93,11 @@ def _hook(torch: Any) -> None:
     optimizer.register_optimizer_step_pre_hook(_before_step)
     optimizer.register_optimizer_step_post_hook(_after_step)
     _watch_backward(torch.autograd)
-    checkpoints.install(torch)
+    observed_calls.install(torch)
     states.watch()
     if "CCBED_INCARNATION" in os.environ:  # a bed may ask for stacks
         _set_signal_aside()
-    live.watch()
+    live_steps.watch()
     losses.watch()
     batches.watch()
     batches.watch_inputs()
@@ -115,7 +114,7 @@ def _hook(torch: Any) -> None:
 def _hook_rank(directory: str) -> None:
     """Observe what the environment and the orders of this rank ask for."""
     points.install(directory)
-    live.begin()
+    live_steps.begin()
     states.begin()
     file_globs.install()
     save_moments.watch_random_states()

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, compress
 from typing import Any
 
-from . import digest, names, owner, small_tensors
+from . import digest, owner, small_tensors, tensor_names
 
 #: How the keys of these begin among the copies of the model; then follow the name in the script, and two numbers, the first of which
 #: is the same for equal ones.
@@ -129,7 +129,7 @@ def _groups(known: owner.Owner) -> Iterator[Group]:
         held = held or _held(known)
         pointers = {x.data_ptr() for x in items}
         if not pointers & (held | {0}) and len(pointers) == len(items):
-            keys = [names.normalise(str(key)) for key in container] if isinstance(container, dict) else []
+            keys = [tensor_names.normalise(str(key)) for key in container] if isinstance(container, dict) else []
             yield Group(_name(container), keys, items)
 
 
@@ -138,7 +138,7 @@ def _sequences(known: owner.Owner, modules: Iterable[Any]) -> Iterator[list[Any]
     lists: list[list[Any]] = []
     for module in modules:
         parameters = [*module.parameters()]
-        states = [x for _, part in names.modules_by_name([module]) for x in _states(part)]
+        states = [x for _, part in tensor_names.modules_by_name([module]) for x in _states(part)]
         lists += [parameters, [x for x in parameters if x.requires_grad], states, [*filter(digest.has_floats, states)]]
     lists += [[*owner.parameters_of(optimizer)] for optimizer in known.owning]
     return (x for x in lists if len(x) > 1 and any(item.dim() > 1 for item in x))
@@ -152,7 +152,7 @@ def _states(module: Any) -> list[Any]:
 def _held(known: owner.Owner) -> set[int]:
     """The addresses of what modules, optimizers and gradients hold."""
     module, own = sys.modules["torch"].nn.Module, small_tensors.SmallTensors
-    live = names.live_objects(module, own)
+    live = tensor_names.live_objects(module, own)
     tensors = [x for item in live[module] for x in (*item._parameters.values(), *item._buffers.values())]
     tensors += [x for item in live[own] for x in item.targets]
     states = (

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
-from . import digest, names, record
+from . import digest, record, tensor_names
 
 #: Functions that call ``step`` only to create the optimizer's state.
 _INITIALISERS = {"_init_optim_state", "initialize_optimizer_states"}
@@ -200,7 +200,7 @@ def _creates_states(optimizer: Any) -> bool:
 
 def _is_left(old: Any, new: Any) -> bool:
     module = sys.modules["torch"].nn.Module
-    return names.is_left(old, new, names.live_objects(module)[module])
+    return tensor_names.is_left(old, new, tensor_names.live_objects(module)[module])
 
 
 def _merge(fields: dict[str, Any], more: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import jinja2
 
 from ...core.verdict.sentence import PRECEDENCE, seconds
-from ...views.training.systems import System, jobs_differ
+from ...views.training.compared_systems import System, jobs_differ
 from ...views.training.worker_returns import Return
 
 _NONE = "-"

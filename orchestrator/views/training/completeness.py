@@ -11,13 +11,13 @@ from ...model.frozen import dataclass, replace
 from ...model.run import Twin
 from ...model.verdict import Verdict
 from .attempts import Attempt, Process, add
-from .checkpoints import Write
+from .job_checkpoints import Write
 from .kept import drawn_from
 from .kept_lists import are_as_in, distance, modules, of_script
-from .parts import COMPARE, LIST, NOTHING, ORDER, PARTS, RARE, Pair, Result, by_batches, drawn, shown
-from .replay import Replay, replays, share
+from .redone_steps import Replay, replays, share
 from .resumption import Lineage, Resumption, Step
 from .rounding import SHARE
+from .state_parts import COMPARE, LIST, NOTHING, ORDER, PARTS, RARE, Pair, Result, by_batches, drawn, shown
 
 #: Part -> its name in a state and in the contents of a checkpoint.
 _SAVED = {"buffers": "buffers", "learning rate": "lr", "scheduler": "scheduler", "scaler": "scaler"}

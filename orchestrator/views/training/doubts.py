@@ -14,7 +14,7 @@ from ..findings import Finding, not_ended, not_started
 from ..gangs import gangs
 from ..step_ranges import Steps
 from .attempts import FINISHED, Attempt, Process, failed_load, lacking, reload_of, replica_groups
-from .checkpoints import saves_of
+from .job_checkpoints import saves_of
 from .resumption import Lineage
 
 #: A fault that acts after a time needs no checkpoint.

@@ -13,7 +13,7 @@ from ...model.frozen import dataclass, field
 from ...model.run import Control, Twin
 from ..step_ranges import Steps
 from . import kept_lists
-from .checkpoints import Checkpoint, checkpoints
+from .job_checkpoints import Checkpoint, checkpoints
 from .resumption import Lineage
 
 _DIGITS = re.compile(r"\d+")

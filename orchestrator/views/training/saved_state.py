@@ -17,8 +17,8 @@ from . import rounding
 from .completeness import Row, saved_copies, worst
 from .completeness import rows as all_rows
 from .kept import KeptFacts, repeats, step_of
-from .parts import UNOBSERVED, Result
 from .resumption import Lineage
+from .state_parts import UNOBSERVED, Result
 
 PART, DATA, COPIES = "saved state", "data position", "copies of the model"
 #: Steps after a resumption in which numbers differ by no more than ``ROUNDING`` of the largest of their key, or ``LEAST``,

@@ -11,7 +11,7 @@ from ...model import watch
 from ...model.frozen import dataclass
 from .attempts import Process
 from .kept_lists import KEPT, modules
-from .replay import Replay
+from .redone_steps import Replay
 
 Result = Literal["pass", "fail", "unknown", "not applicable"]
 PARTS = (
