@@ -106,12 +106,12 @@ def _mean_losses(run: Run, twin: Twin) -> str:
 @training.by_rank
 def _script(run: Run) -> Verdict:
     """By the watcher's records. A difference that the restart control shows as well belongs to the job."""
+    why = str(views.mapping(run.extras.get("no-twin.json")).get("why") or "")
     if run.twin is None and views.mapping(run.extras.get("bundle.json")).get("twin_after") is True:
-        return Verdict(check="bit-exact", outcome="skipped", text=_no_twin(run))
+        return Verdict(check="bit-exact", outcome="skipped", text=_no_twin(run, why))
     lines = training.lineage_of(run)
     facts, doubts = training.kept_facts(lines), [*training.job_doubts(run, lines)]
     if run.twin is None:
-        why = _why_alone(run)
         doubts.append(views.finding(f"no reference run to compare with{f' ({why})' * bool(why)}"))
         return views.conclude("bit-exact", "", doubts=doubts)
     doubts += [views.finding(f"the reference run wrote {path}, which the run may have read") for path in run.twin.paths]
@@ -185,13 +185,8 @@ def _script(run: Run) -> Verdict:
     return completeness.or_skipped(verdict, completeness.incomparable(training.unrepeated(run.twin, facts)))
 
 
-def _why_alone(run: Run) -> str:
-    """Why no reference run could be made, as the run kept it; empty if it did not."""
-    return str(views.mapping(run.extras.get("no-twin.json")).get("why") or "")
-
-
-def _no_twin(run: Run) -> str:
-    """Why none followed a run by itself, and what makes one."""
+def _no_twin(run: Run, reason: str) -> str:
+    """Why none followed a run by itself, and what makes one. ``reason``: what the run kept of it."""
     budget_s = views.mapping(run.extras.get("bundle.json")).get("budget_s")
     end = run.history.last(events.RunEnd)
     if budget_s:
@@ -203,7 +198,7 @@ def _no_twin(run: Run) -> str:
     elif end.t >= SHORT_S:
         why = f"the run took {end.t:.0f} s; one follows by itself within {SHORT_S:.0f} s"
     else:
-        why = _why_alone(run) or "none could be made"
+        why = reason or "none could be made"
     return f"not checked: no reference run to compare with ({why}): --reference"
 
 

@@ -501,3 +501,16 @@ def test_other_gradients_show_a_lost_momentum_where_state_and_weights_are_equal(
     assert row is None or row["text"].startswith(
         "the gradients that step 16 applies have other norms than before; weights"
     )
+
+
+def test_a_job_that_draws_other_data_in_each_run_shows_nothing_with_its_random_states_put_back() -> None:
+    """Unseeded jobs begin otherwise each time: the restarted reference differs from the undisturbed one whatever was lost."""
+    other, job = twin(), wrong("rng")
+    digests = {
+        rank: {name: f"other {value}" if name.startswith("batch@") else value for name, value in own.items()}
+        for rank, own in other.digests.items()
+    }
+    for reference, outcome in ((other, "pass"), (dataclasses.replace(other, digests=digests), "unknown")):
+        lines, control_of = training.lineage_of(job.run()), dataclasses.replace(reference, control=restored(right()))
+        result, why, _ = training.saved_state.put_back(lines, training.kept_facts(lines), control_of)
+        assert (result, "does not repeat its own steps" in why) == (outcome, outcome == "unknown")

@@ -143,7 +143,8 @@ def _whole(run: Run, view: views.RunView) -> Rung:
     note = ", ".join(f"{PARTS.get(part, part)} ({how})" for part, how in accepted.items())
     text += f"; accepted: {note}" * bool(note)
     is_drawn = training.completeness.DRAWN in lost.get("data position", "")
-    fix = fixes.of(run, "RNG" if is_drawn else next(iter({**lost, **accepted}), ""))
+    missed = [*lost, *(part for part, how in accepted.items() if not how.startswith("not known"))]
+    fix = fixes.of(run, "RNG" if is_drawn else next(iter(missed), ""))
     fix = fix or fixes.to_know(run) * (bad is doubtful and bool(doubtful))
     return Rung(name=name, state=state, text=text, fix=fix, checks=_outcomes(verdicts), lost=lost, accepted=accepted)
 

@@ -53,12 +53,10 @@ def _reloads(attempt: Attempt) -> Iterator[Finding]:
 
 
 def missing_ranks(attempt: Attempt) -> Iterator[Finding]:
+    reasons = [*fold_ranks(attempt.missing.values())]
     if not attempt.ranks:
-        reasons = "; ".join(fold_ranks(attempt.missing.values()))
-        yield Finding(
-            text=f"{attempt.name}: no rank has a record of its training" + (f": {reasons}" if reasons else "")
-        )
-    for reason in fold_ranks(attempt.missing.values()) if attempt.ranks else ():
+        reasons = [f"no rank has a record of its training{': ' * bool(reasons)}{'; '.join(reasons)}"]
+    for reason in reasons:
         yield Finding(text=f"{attempt.name}: {reason}")
 
 

@@ -232,10 +232,6 @@ def _epochs(schedulers: Any) -> Any:
     return sorted((item[0] if isinstance(item, list | tuple) and item else item for item in schedulers), key=json.dumps)
 
 
-def _scaler(pair: Pair) -> tuple[Result, str]:
-    return _document(pair.start.scaler, pair.before.scaler, "no gradient scaler")
-
-
 def _document(own: Any, other: Any, absent: str) -> tuple[Result, str]:
     if not own and not other:
         return "not applicable", absent
@@ -425,7 +421,7 @@ COMPARE: Mapping[str, Callable[[Pair], tuple[Result, str]]] = {
     "optimizer": _optimizer,
     "learning rate": _learning_rate,
     "scheduler": _scheduler,
-    "scaler": _scaler,
+    "scaler": lambda pair: _document(pair.start.scaler, pair.before.scaler, "no gradient scaler"),
     "RNG": _rng,
     "data position": _data_position,
     "accumulated gradients": _accumulated_gradients,
