@@ -72,8 +72,9 @@ def to_know(run: Run) -> str:
     """What makes a part of the state known that is not."""
     if run.twin is None:
         return "run it with --reference: an undisturbed run shows what it should be"
-    steps = training.redone(training.lineage_of(run))
-    return "" if steps else "let the fault act some steps after a save (--at step=N): steps that are done again show it"
+    lines = training.lineage_of(run)
+    is_due = all(item.step is not None for item in lines.resumptions) and not training.redone(lines)
+    return "let the fault act some steps after a save (--at step=N): steps that are done again show it" * is_due
 
 
 def framework(files: tuple[watch.WatchFile, ...]) -> str:
