@@ -12,6 +12,7 @@ from orchestrator.model.run import Twin
 from orchestrator.views import training
 from orchestrator.views.training import completeness
 
+from .test_rungs import judged, shown
 from .test_unusual_jobs import changed, dropping, setting
 from .test_watched_jobs import outcomes, rows, verdicts
 from .verdicts import ask
@@ -258,3 +259,14 @@ def test_a_newest_checkpoint_that_was_lost_is_no_failure_of_the_script(
     verdict = verdicts(changed(job, setting(watch.Load, folder=folder), attempt=1))["resumed-newest"]
     assert verdict.outcome == outcome
     assert text in verdict.text
+
+
+@pytest.mark.parametrize(
+    ("until", "has_twin", "advice"), [(18, False, "run it with --reference"), (15, True, "--at step=N"), (18, True, "")]
+)
+def test_a_part_that_is_not_known_says_what_makes_it_known(until: int, has_twin: bool, advice: str) -> None:
+    job = Job().attempt(0, 0, until).attempt(1, 15, 30, ends=True)
+    average = {"copies": ["ema"], "tensors.ema": digest("ema", 15)}
+    rung = shown(judged(changed(job, setting(watch.Saved, contents=average)), has_twin=has_twin))["resumed whole"]
+    assert rung.state == "unknown" and ("no module" in rung.text or until == 15)
+    assert advice in rung.fix and bool(advice) == bool(rung.fix)

@@ -26,8 +26,7 @@ from orchestrator.views.training import state_parts
 from . import run_builder
 from .catalogue import CATALOGUE
 from .test_script_twins import control, diverging, restored, twin
-from .test_unusual_jobs import changed, setting
-from .watched_jobs import Job, digest, right, wrong
+from .watched_jobs import Job, right, wrong
 
 NAMES = (
     "resumed-from", "resumed-newest", "resume-complete", "no-step-lost", "replay-equal", "replicas-identical", "bit-exact",
@@ -132,17 +131,6 @@ def test_without_a_reference_run_lost_random_states_hide_what_the_checkpoint_nev
     assert (states(run), outcome(run)) == (("yes", "unknown", "unknown"), "unknown")
     assert shown(run)["resumed whole"].text.startswith("random states were lost, and what else differs is not known")
     assert "--reference" in shown(run)["resumed whole"].text
-
-
-@pytest.mark.parametrize(
-    ("until", "has_twin", "advice"), [(18, False, "run it with --reference"), (15, True, "--at step=N"), (18, True, "")]
-)
-def test_a_part_that_is_not_known_says_what_makes_it_known(until: int, has_twin: bool, advice: str) -> None:
-    job = Job().attempt(0, 0, until).attempt(1, 15, 30, ends=True)
-    average = {"copies": ["ema"], "tensors.ema": digest("ema", 15)}
-    rung = shown(judged(changed(job, setting(watch.Saved, contents=average)), has_twin=has_twin))["resumed whole"]
-    assert rung.state == "unknown" and ("no module" in rung.text or until == 15)
-    assert advice in rung.fix and bool(advice) == bool(rung.fix)
 
 
 def test_without_a_reference_run_a_job_that_lost_nothing_is_whole() -> None:
@@ -503,13 +491,3 @@ def test_a_built_in_training_whose_redone_steps_are_equal_resumed_whole_without_
     assert ladder._whole_by_bits(run_builder.run(verdicts=unproved), ()).state == "unknown"
     doubtful = (verdict("replay-equal", "pass"), verdict("bit-exact", "unknown"))
     assert ladder._whole_by_bits(run_builder.run(verdicts=doubtful), ()).state == "unknown"
-
-
-def test_a_rung_for_which_nothing_was_compared_does_not_hold() -> None:
-    nothing = Verdict(check="replay-equal", outcome="pass", text=training.NONE_TWICE)
-    why = "no reference run to compare with (the run took 80 s; one follows by itself within 60 s): --reference"
-    skipped = Verdict(check="bit-exact", outcome="skipped", text=f"not checked: {why}")
-    for verdicts, reason in (((nothing, skipped), why), ((nothing,), "no reference run: --reference")):
-        exact = shown(run_builder.run(verdicts=verdicts))["exact"]
-        assert (exact.state, exact.text) == ("not asked", f"no step was done twice, and {reason}")
-    assert shown(run_builder.run(verdicts=(nothing, verdict("bit-exact", "pass"))))["exact"].state == "holds"

@@ -12,7 +12,7 @@ from orchestrator.checkers import resume_complete
 from orchestrator.core.verdict import twin as twins
 from orchestrator.model import watch
 from orchestrator.model.event import Clock, Event, History, Source, event
-from orchestrator.model.events import FaultInjected, RecoveryDecided, RunEnd
+from orchestrator.model.events import FaultInjected, RecoveryDecided
 from orchestrator.model.payload import Payload
 from orchestrator.model.run import Control, Twin
 from orchestrator.model.trial import FaultPlan, Trial, Trigger
@@ -103,21 +103,6 @@ def test_without_digests_after_the_failover_nothing_is_shown() -> None:
     verdict = compared(right(), dataclasses.replace(other, digests=early))
     assert (verdict.outcome, "no digest of rank 0, 1 after step 15" in verdict.text) == ("unknown", True)
     assert "no reference run to compare with" in compared(right(), None).text
-
-
-@pytest.mark.parametrize("follows", [True, False])
-def test_exact_gives_the_reason_why_no_reference_run_could_be_made(follows: bool) -> None:
-    why, job = "/home/me/project cannot be copied: Permission denied", right().run()
-    at, source = Clock(boot="b", mono=9.0, wall=9.0), Source(writer="ctl", n=0)
-    history = History(
-        tuple(
-            event(payload, at=at, source=source)
-            for payload in (FaultInjected(id="f0", evidence=None), RunEnd(outcome="finished"))
-        )
-    )
-    extras = {"no-twin.json": {"why": why}, "bundle.json": {"twin_after": follows}}
-    verdict = ask(dataclasses.replace(job, extras=extras, history=history if follows else job.history), "bit-exact")
-    assert verdict.outcome == ("skipped" if follows else "unknown") and why in verdict.text
 
 
 def test_a_twin_without_digests_after_the_failover_leaves_the_comparison_to_the_restart_control() -> None:
@@ -501,16 +486,3 @@ def test_other_gradients_show_a_lost_momentum_where_state_and_weights_are_equal(
     assert row is None or row["text"].startswith(
         "the gradients that step 16 applies have other norms than before; weights"
     )
-
-
-def test_a_job_that_draws_other_data_in_each_run_shows_nothing_with_its_random_states_put_back() -> None:
-    """Unseeded jobs begin otherwise each time: the restarted reference differs from the undisturbed one whatever was lost."""
-    other, job = twin(), wrong("rng")
-    digests = {
-        rank: {name: f"other {value}" if name.startswith("batch@") else value for name, value in own.items()}
-        for rank, own in other.digests.items()
-    }
-    for reference, outcome in ((other, "pass"), (dataclasses.replace(other, digests=digests), "unknown")):
-        lines, control_of = training.lineage_of(job.run()), dataclasses.replace(reference, control=restored(right()))
-        result, why, _ = training.saved_state.put_back(lines, training.kept_facts(lines), control_of)
-        assert (result, "does not repeat its own steps" in why) == (outcome, outcome == "unknown")
