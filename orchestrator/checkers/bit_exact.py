@@ -106,12 +106,13 @@ def _mean_losses(run: Run, twin: Twin) -> str:
 @training.by_rank
 def _script(run: Run) -> Verdict:
     """By the watcher's records. A difference that the restart control shows as well belongs to the job."""
+    why = str(views.mapping(run.extras.get("no-twin.json")).get("why") or "")
     if run.twin is None and views.mapping(run.extras.get("bundle.json")).get("twin_after") is True:
-        return Verdict(check="bit-exact", outcome="skipped", text=_no_twin(run))
+        return Verdict(check="bit-exact", outcome="skipped", text=_no_twin(run, why))
     lines = training.lineage_of(run)
     facts, doubts = training.kept_facts(lines), [*training.job_doubts(run, lines)]
     if run.twin is None:
-        doubts.append(views.finding("no reference run to compare with"))
+        doubts.append(views.finding(f"no reference run to compare with{f' ({why})' * bool(why)}"))
         return views.conclude("bit-exact", "", doubts=doubts)
     doubts += [views.finding(f"the reference run wrote {path}, which the run may have read") for path in run.twin.paths]
     if facts.base is None:
@@ -184,8 +185,8 @@ def _script(run: Run) -> Verdict:
     return completeness.or_skipped(verdict, completeness.incomparable(training.unrepeated(run.twin, facts)))
 
 
-def _no_twin(run: Run) -> str:
-    """Why none followed a run by itself, and what makes one."""
+def _no_twin(run: Run, reason: str) -> str:
+    """Why none followed a run by itself, and what makes one. ``reason``: what the run kept of it."""
     budget_s = views.mapping(run.extras.get("bundle.json")).get("budget_s")
     end = run.history.last(events.RunEnd)
     if budget_s:
@@ -197,7 +198,7 @@ def _no_twin(run: Run) -> str:
     elif end.t >= SHORT_S:
         why = f"the run took {end.t:.0f} s; one follows by itself within {SHORT_S:.0f} s"
     else:
-        why = "none could be made; the run said why"
+        why = reason or "none could be made"
     return f"not checked: no reference run to compare with ({why}): --reference"
 
 
@@ -401,12 +402,8 @@ def _different_losses(losses: Mapping[str, Mapping[str, str]], twin: Twin) -> It
         own, other = losses.get(rank, {}), twin.losses.get(rank, {})
         steps = sorted((s for s in {*own, *other} if own.get(s) != other.get(s)), key=int)
         if steps:
-            pair = f"{_shown(own.get(steps[0]))}, the reference run {_shown(other.get(steps[0]))}"
+            pair = f"{own.get(steps[0], 'missing')}, the reference run {other.get(steps[0], 'missing')}"
             yield views.finding(f"rank {rank}: loss of step {steps[0]} is {pair} ({len(steps)} steps differ)")
-
-
-def _shown(loss: str | None) -> str:
-    return "missing" if loss is None else loss
 
 
 def _different_states(digests: Mapping[str, Mapping[str, object]], twin: Twin) -> Iterator[views.Finding]:

@@ -45,7 +45,9 @@ def _without_end(run: Run) -> Iterator[views.Finding]:
         line = next((line for line in process.file.of(watch.Raised) if line.n >= process.last), None)
         if line is not None:
             text = f"{process.name} made no step after {line.where} that followed step {line.n} had raised an error"
-            yield views.finding(f"{text}, which exit code 0 may hide: {line.error}")
+            yield views.finding(
+                f"{text}, which exit code 0 may hide ({line.error}): a rank that leaves with another is judged"
+            )
     silent = [process for process in ranks if process.end is None]
     if not silent or any(process.is_claimed for process in ranks):
         return

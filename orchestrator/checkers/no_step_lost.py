@@ -86,7 +86,7 @@ def _script(run: Run) -> Verdict:
     count = len(training.redone(lines))
     ranks = lines.attempts[-1].ranks.values() if lines.attempts else ()
     last = max((process.last for process in ranks), default=0) + lines.bases.get(len(lines.attempts) - 1, 0)
-    word = training.claims.OWN_WORD if any(process.is_claimed for process in ranks) else ""
+    word = training.stated_steps.OWN_WORD if any(process.is_claimed for process in ranks) else ""
     text = f"steps 1 to {last} once on {len(ranks)} rank{'s' * (len(ranks) != 1)}, {count} redone{word}"
     return views.conclude("no-step-lost", text, failures=failures, doubts=doubts, evidence={"redone": count})
 

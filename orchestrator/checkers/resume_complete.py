@@ -30,7 +30,11 @@ def check(run: Run, params: Params) -> Verdict:
     accepted: dict[str, str] = {}
     for resumption in lines.resumptions:
         if resumption.is_fresh:
-            unknown.append(views.finding(f"{resumption.attempt.name}: began at step 0, no state was resumed"))
+            unknown.append(
+                views.finding(
+                    f"{resumption.attempt.name}: began at step 0, no state was resumed: a fault after a save shows more"
+                )
+            )
             continue
         of_ranks = completeness.rows(lines, resumption, run.twin)
         parts = _parts(run, lines, resumption, completeness.worst(of_ranks), may_lose)

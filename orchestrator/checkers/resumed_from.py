@@ -40,7 +40,7 @@ def _text(lines: training.Lineage) -> str:
     steps = [_steps(resumption) for resumption in lines.resumptions]
     count = len(lines.resumptions[-1].ranks)
     is_claimed = any(rank.how == "claim" for resumption in lines.resumptions for rank in resumption.ranks)
-    word = training.claims.OWN_WORD if is_claimed else ""
+    word = training.stated_steps.OWN_WORD if is_claimed else ""
     return f"step {', then '.join(steps)} on {count} rank{'s' * (count != 1)}{word}"
 
 

@@ -61,7 +61,7 @@ def _newest(resumption: training.Resumption) -> str:
     if reported is None or (resumption.newest is not None and resumption.newest >= reported[1]):
         return str(resumption.newest)
     checkpoint, step = reported
-    return f"{step}" if checkpoint.number is None else f"{checkpoint.number}{training.claims.OWN_WORD}"
+    return f"{step}" if checkpoint.number is None else f"{checkpoint.number}{training.stated_steps.OWN_WORD}"
 
 
 def _newest_reported(resumption: training.Resumption) -> tuple[training.Checkpoint, int] | None:
@@ -74,9 +74,8 @@ def _by_word(resumption: training.Resumption) -> Iterator[tuple[bool, views.Find
     for rank in resumption.ranks if reported else ():
         checkpoint, step = reported or resumption.reported[0]
         claim = None if rank.contradiction else rank.claim
-        older = (
-            training.claims.is_older(rank.steps, claim, checkpoint, step, resumption.counted) if rank.steps else False
-        )
+        stated = training.stated_steps
+        older = bool(rank.steps) and stated.is_older(rank.steps, claim, checkpoint, step, resumption.counted)
         if older is not False:
             number = "" if checkpoint.number is None else f"the script says that it saved step {checkpoint.number}"
             paths = ", ".join(sorted({write.path for write in checkpoint.writes if write.path}))
@@ -93,8 +92,11 @@ def _older(resumption: training.Resumption) -> Iterator[views.Finding]:
     lack = _lack(resumption)
     for rank in resumption.ranks:
         if rank.steps and resumption.newest is not None and max(rank.steps) < resumption.newest:
-            since = "began at step 0" if rank.how == "scratch" else f"resumed from step {max(rank.steps)}"
-            text = f"{resumption.attempt.name}: {rank.name} {since} although step {resumption.newest} was committed"
+            is_loaded = resumption.newest in rank.loaded  # a load may leave out keys, such as those of adapters
+            did = "has the weights of" if is_loaded else "resumed from"
+            since = "began at step 0" if rank.how == "scratch" else f"{did} step {max(rank.steps)}"
+            although = f"it loaded step {resumption.newest}" if is_loaded else f"step {resumption.newest} was committed"
+            text = f"{resumption.attempt.name}: {rank.name} {since} although {although}"
             yield views.finding(f"{text}; {lack}" if lack else text)
 
 

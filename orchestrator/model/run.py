@@ -87,7 +87,7 @@ class Twin:
     ``control``: shows what a restart by itself changes, where the trial plans faults that end ranks.
     ``every``: of a script, the steps between two recorded states: those of the run, if that came first.
     ``saves``: of a script, step -> key of what it saved -> digest or value. ``generators``: of a script, rank -> ``torch@40`` ->
-    fingerprint of the random state.
+    fingerprint of the random state. ``lists``: of a script, rank -> step -> tensors that it keeps in lists -> their digests.
     """
 
     key: str
@@ -104,6 +104,7 @@ class Twin:
     every: int | None = None
     saves: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     generators: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    lists: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
 
 
 class NodeFiles(Protocol):

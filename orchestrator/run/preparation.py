@@ -218,6 +218,7 @@ def _work_dir(draft: Draft, directory: Path, payload_path: str) -> WorkDir | Non
         left_out = (directory.parent.resolve(),)
         if draft.request.twin_after and (why := work_dirs.keep_snapshot(Path(root), own, left_out)):
             draft.request.on_note(f"no reference run will follow: {why}; with --reference they are")
+            bundle.keep_reason(directory, why)
         return WorkDir(root=root, path=root)
     kept = draft.origin / paths.WORK if draft.origin else None
     source = kept if kept and kept.is_dir() else Path(original.path if original else root)

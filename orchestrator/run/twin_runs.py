@@ -57,11 +57,13 @@ def provide_after(request: Request, directory: Path) -> bool:
             _store(_make(request, directory, _outside_files(request, directory)), directory)
         except preparation.NotComparable as error:
             request.on_note(f"no reference run follows: {error.problems[0]}")
+            bundle.keep_reason(directory, error.problems[0])
         except Interrupted as interruption:
             is_interrupted = True
             request.on_note(
                 f"{interruption.problems[0]}; the run itself is complete and is judged without a reference run"
             )
+            bundle.keep_reason(directory, interruption.problems[0])
         beds.end_twin(Path(request.bed.workdir))
     shutil.rmtree(work, ignore_errors=True)
     return is_interrupted
@@ -158,7 +160,7 @@ def with_interval(request: Request, origin: Path) -> Request:
         return _at_interval(request, paths.document(origin, bundle.TWIN).get("every"))
     if not bundle.has_ended(origin):
         return request
-    return _at_interval(request, training.cost.state_interval(training.lineage_of(bundle.load(origin))))
+    return _at_interval(request, training.checkpoint_cost.state_interval(training.lineage_of(bundle.load(origin))))
 
 
 def _at_interval(request: Request, every: int | None) -> Request:
@@ -243,7 +245,10 @@ def _make(request: Request, origin: Path, hidden: Sequence[str] = ()) -> Twin | 
 
 def _run_twin(request: Request, origin: Path, hidden: Sequence[str]) -> Twin | None:
     directory = _run(request, origin, "twin", hidden)
-    return _judge_and_cache(request, directory)
+    twin = _judge_and_cache(request, directory)
+    if twin is None:
+        bundle.keep_reason(origin, twins.unfit(bundle.load(directory)))
+    return twin
 
 
 def _run_control(request: Request, origin: Path, hidden: Sequence[str]) -> Control | None:

@@ -31,6 +31,7 @@ PLAN = "plan.json"
 FINGERPRINT = "fingerprint.json"
 BUNDLE = "bundle.json"
 TWIN = "twin.json"
+NO_TWIN = "no-twin.json"
 HISTORY = "history.jsonl"
 VERDICTS = "verdicts.json"
 REPORT = "report"
@@ -41,7 +42,7 @@ LATEST = "latest"
 LATEST_NIGHT = "latest-night"
 #: A directory with it is a night of a suite.
 NIGHT = "night.json"
-EXTRAS: Mapping[str, Any] = {PLAN: Plan, FINGERPRINT: decoder.Fingerprint, BUNDLE: decoder.About}
+EXTRAS: Mapping[str, Any] = {PLAN: Plan, FINGERPRINT: decoder.Fingerprint, BUNDLE: decoder.About, NO_TWIN: dict}
 #: The format that is written. Format 1 is still read, but its contents cannot be compared: its run.begin has no inputs.
 FORMAT = 2
 FORMATS = (1, FORMAT)
@@ -165,6 +166,11 @@ def input_steps(
 
 def write_inputs(directory: Path, values: Mapping[str, Any], inputs: Mapping[str, bytes] | None = None) -> None:
     durable.perform(input_steps(directory, values, inputs))
+
+
+def keep_reason(directory: Path, why: str) -> None:
+    """State why a run has no twin: what is unknown without one repeats it."""
+    paths.write_json(directory / NO_TWIN, {"why": why})
 
 
 def sums(inputs: Mapping[str, bytes]) -> dict[str, str]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
 from orchestrator.model import watch
+from orchestrator.model.run import Twin
 from orchestrator.views import training
 from orchestrator.views.training import completeness
 
+from .test_rungs import judged, shown
 from .test_unusual_jobs import changed, dropping, setting
 from .test_watched_jobs import outcomes, rows, verdicts
+from .verdicts import ask
 from .watched_jobs import Job, digest, right
 
 
@@ -166,6 +170,57 @@ def test_an_average_in_a_list_that_is_lost_is_named() -> None:
     assert "a list of tensors with the model's shapes (ema) differs from before, until step 17" in text
 
 
+def _copying(job: Job, *, own: str = "", keeps_all: bool = False, moved: int = 0, rounds: int = 0) -> Job:
+    """Rank 0 copies its weights every 7 steps, and ranks seek lists every 5; a restart has no copies but one that it makes as it begins.
+
+    ``own``: what differs in copies after the restart. ``keeps_all``: it keeps earlier copies. ``moved``, ``rounds``: by how much sums of
+    weights and of copies differ then.
+    """
+
+    def line(attempt: int, item: watch.Line) -> watch.Line:
+        if not isinstance(item, watch.State):
+            return item
+        base, is_later = 15 * attempt, attempt and item.n
+        step, far = base + item.n, item.n if is_later else 0
+        taken = [n for n in range(7, step + 1, 7) if n > base or not attempt][0 if keeps_all else -1 :]
+        taken += [base] * bool(attempt and (keeps_all or not taken))
+        lists = {n: f"{digest('w', n, own * attempt)} {9000 * n + rounds * far}" for n in taken}
+        copies = {f"kept teacher {n} 0": value for n, value in lists.items() if n > step - 5 or not item.n}
+        if item.n % 5 == 0:
+            copies["again"] = "; ".join(value for n, value in lists.items() if n <= step - 5 and item.n)
+        return dataclasses.replace(item, full=True, copies=copies, sums=(step * 100_000 + moved * far,))
+
+    files = [dataclasses.replace(f, lines=tuple(line(f.attempt, x) for x in f.lines)) for f in job.files]
+    return dataclasses.replace(job, files=files)
+
+
+@pytest.mark.parametrize(
+    ("about", "result"),
+    [
+        ({}, "pass"),
+        ({"own": "lost"}, "unknown"),
+        ({"own": "rounded", "moved": 1, "rounds": 5}, "pass"),
+        ({"own": "lost", "moved": 1, "rounds": 50}, "unknown"),  # by more than the weights are rounded
+        ({"own": "lost", "moved": 200, "rounds": 50}, "unknown"),  # the weights differ by more than rounding
+        ({"keeps_all": True}, "unknown"),  # those of earlier steps are lost
+    ],
+    ids=("made-again", "lost", "rounded", "lost-and-rounded", "other-weights", "older-lost"),
+)
+def test_a_copy_that_is_taken_every_few_steps_is_whole_where_a_later_one_is_that_of_the_reference_run(
+    about: dict[str, Any], result: str
+) -> None:
+    job = _copying(Job(every=5).attempt(0, 0, 18).attempt(1, 15, 30, ends=True), **about)
+    undisturbed = _copying(Job().attempt(0, 0, 30, ends=True), keeps_all="keeps_all" in about)
+    facts = training.kept_facts(training.lineage_of(undisturbed.run()))
+    other = Twin(
+        key="k", run="r-twin", losses=facts.losses, digests=facts.digests, steps=30, faults=0, restarts=0, final_loss=0.0,
+        generators=facts.generators, lists=facts.lists,
+    )  # fmt: skip
+    for known, expected in ((other, result), (dataclasses.replace(other, lists={}), "unknown"), (None, "unknown")):
+        evidence: Any = ask(dataclasses.replace(job.run(), twin=known), "resume-complete").evidence
+        assert evidence["rows"]["attempt 1"]["copies of the model"]["result"] == expected
+
+
 def test_an_average_of_a_part_of_the_model_is_a_copy_that_a_trial_may_accept_to_lose() -> None:
     names = {"body.weight": ["float32", [4, 4]], "head.weight": ["float32", [2, 4]], "head.bias": ["float32", [2]]}
     tensors = {
@@ -204,3 +259,14 @@ def test_a_newest_checkpoint_that_was_lost_is_no_failure_of_the_script(
     verdict = verdicts(changed(job, setting(watch.Load, folder=folder), attempt=1))["resumed-newest"]
     assert verdict.outcome == outcome
     assert text in verdict.text
+
+
+@pytest.mark.parametrize(
+    ("until", "has_twin", "advice"), [(18, False, "run it with --reference"), (15, True, "--at step=N"), (18, True, "")]
+)
+def test_a_part_that_is_not_known_says_what_makes_it_known(until: int, has_twin: bool, advice: str) -> None:
+    job = Job().attempt(0, 0, until).attempt(1, 15, 30, ends=True)
+    average = {"copies": ["ema"], "tensors.ema": digest("ema", 15)}
+    rung = shown(judged(changed(job, setting(watch.Saved, contents=average)), has_twin=has_twin))["resumed whole"]
+    assert rung.state == "unknown" and ("no module" in rung.text or until == 15)
+    assert advice in rung.fix and bool(advice) == bool(rung.fix)

@@ -42,5 +42,6 @@ def test_a_base_that_is_loaded_beside_the_checkpoint_changes_nothing() -> None:
 def test_weights_that_were_loaded_and_not_applied_are_no_beginning_anew() -> None:
     job = with_base(wrong("weights"))
     assert "loaded the checkpoint of step 15, but trains from other weights" in ask(job.run(), "resumed-from").text
+    assert "has the weights of step 0 although it loaded step 15" in ask(job.run(), "resumed-newest").text
     rows = ask(job.run(), "resume-complete").evidence["rows"]["attempt 1"]
     assert [part for part, row in rows.items() if row["result"] == "fail"] == ["weights"]

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.model import watch
 from orchestrator.model.run import Control, Twin
 from orchestrator.views import training
-from orchestrator.views.training import completeness, parts, rounding
+from orchestrator.views.training import completeness, rounding, state_parts
 
 from .test_watched_jobs import outcomes, rows
 from .verdicts import ask
@@ -224,16 +224,18 @@ def test_a_list_of_tensors_is_compared_by_norms_where_sums_round(
     saved = training.saved_state.row(facts(own), reference(other), rounds=True)
     assert (saved.result if saved else None) == result
     copy = "copies of the model"
-    unobserved = {copy: completeness.Row(part=copy, result="unknown", text=parts.UNOBSERVED.format("la.slow"))}
+    unobserved = {copy: completeness.Row(part=copy, result="unknown", text=state_parts.UNOBSERVED.format("la.slow"))}
     after = training.saved_state.with_copies(unobserved, saved)[copy]
     assert after.result == ("pass" if result == "pass" else "unknown")
     own["30"] = {**own["30"], "0 snap.pt norms.tensors.ema.net.0.bias": '"=1.0"'}
     other["30"] |= {"0 snap.pt norms.tensors.ema.net.0.bias": '"=1.0"'}
     average = training.saved_state.row(facts(own), reference(other), rounds=True)
-    unknown_average = {copy: completeness.Row(part=copy, result="unknown", text=parts.UNOBSERVED.format("ema.net"))}
+    unknown_average = {
+        copy: completeness.Row(part=copy, result="unknown", text=state_parts.UNOBSERVED.format("ema.net"))
+    }
     after = training.saved_state.with_copies(unknown_average, average)[copy]
     assert after.result == ("pass" if result == "pass" else "unknown")
-    other_copy = {copy: completeness.Row(part=copy, result="unknown", text=parts.UNOBSERVED.format("em"))}
+    other_copy = {copy: completeness.Row(part=copy, result="unknown", text=state_parts.UNOBSERVED.format("em"))}
     assert training.saved_state.with_copies(other_copy, saved)[copy].result == "unknown"
 
 

@@ -10,10 +10,11 @@ import pytest
 from orchestrator.model.run import Control
 from orchestrator.views import training
 from orchestrator.views.training import rounding
-from orchestrator.views.training.replay import Replay, share
+from orchestrator.views.training.redone_steps import Replay, share
 
 from .test_redone_steps import facts, keys, reference
-from .watched_jobs import digest
+from .test_script_twins import restored, twin
+from .watched_jobs import digest, right, wrong
 
 
 def series(*pairs: tuple[float, float]) -> dict[int, tuple[float, float]]:
@@ -140,3 +141,16 @@ def test_an_average_that_began_anew_shows_however_small_the_rate_is(ema: float, 
     twin = reference({**start, **saved(30, 1.00002, 2.0, "n")})
     row = training.saved_state.row(facts({**start, **saved(30, ema, weight, "o")}), twin, rounds=True)
     assert row is not None and row.result == result
+
+
+def test_a_job_that_draws_other_data_in_each_run_shows_nothing_with_its_random_states_put_back() -> None:
+    """Unseeded jobs begin otherwise each time: the restarted reference differs from the undisturbed one whatever was lost."""
+    other, job = twin(), wrong("rng")
+    digests = {
+        rank: {name: f"other {value}" if name.startswith("batch@") else value for name, value in own.items()}
+        for rank, own in other.digests.items()
+    }
+    for undisturbed, outcome in ((other, "pass"), (dataclasses.replace(other, digests=digests), "unknown")):
+        lines, control_of = training.lineage_of(job.run()), dataclasses.replace(undisturbed, control=restored(right()))
+        result, why, _ = training.saved_state.put_back(lines, training.kept_facts(lines), control_of)
+        assert (result, "does not repeat its own steps" in why) == (outcome, outcome == "unknown")

@@ -21,7 +21,7 @@ from orchestrator.model.run import Control, Run
 from orchestrator.model.trial import CheckSpec, Trial
 from orchestrator.model.verdict import Outcome, Rung, Verdict
 from orchestrator.views import training
-from orchestrator.views.training import parts
+from orchestrator.views.training import state_parts
 
 from . import run_builder
 from .catalogue import CATALOGUE
@@ -308,7 +308,7 @@ def test_what_is_no_training_has_no_ladder() -> None:
 
 
 def test_each_part_has_words_and_advice() -> None:
-    names = {*parts.PARTS, "saved state"}
+    names = {*state_parts.PARTS, "saved state"}
     assert names == set(ladder.PARTS)
     assert names - {"learning rate"} == set(fixes.TORCH)
 
@@ -357,7 +357,7 @@ def test_a_run_ends_with_at_most_twelve_lines(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     checks = (*NAMES, "finished", "fault-verified", "evidence-agrees", "planned-faults-only")
-    rows = {"attempt 1": {part: {"result": result, "text": LONG} for part in parts.PARTS}}
+    rows = {"attempt 1": {part: {"result": result, "text": LONG} for part in state_parts.PARTS}}
     made = tuple(Verdict(check=name, outcome=result, text=LONG, evidence={"rows": rows}) for name in checks)
     out = ended(run_builder.run(verdicts=made), outcome, tmp_path / "runs" / "r")
     lines = out[out.index("recovery ") :].splitlines()
@@ -491,10 +491,3 @@ def test_a_built_in_training_whose_redone_steps_are_equal_resumed_whole_without_
     assert ladder._whole_by_bits(run_builder.run(verdicts=unproved), ()).state == "unknown"
     doubtful = (verdict("replay-equal", "pass"), verdict("bit-exact", "unknown"))
     assert ladder._whole_by_bits(run_builder.run(verdicts=doubtful), ()).state == "unknown"
-
-
-def test_a_rung_for_which_nothing_was_compared_does_not_hold() -> None:
-    nothing = Verdict(check="replay-equal", outcome="pass", text=training.NONE_TWICE)
-    exact = shown(run_builder.run(verdicts=(nothing, verdict("bit-exact", "skipped"))))["exact"]
-    assert (exact.state, exact.text) == ("not asked", "no step was done twice, and no reference run: --reference")
-    assert shown(run_builder.run(verdicts=(nothing, verdict("bit-exact", "pass"))))["exact"].state == "holds"

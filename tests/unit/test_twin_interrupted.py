@@ -1,4 +1,4 @@
-"""Ctrl-C in a twin that follows a run: the run is complete, and the terminal says so."""
+"""A run without a reference run: Ctrl-C in the one that follows, or none that can be made; the run is complete, and says why."""
 
 from __future__ import annotations
 
@@ -9,11 +9,19 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.verdict import twin as twins
 from orchestrator.model.errors import Interrupted
 from orchestrator.model.event import Clock, Event, History, Source, event
-from orchestrator.model.events import Progress, RunResumed
+from orchestrator.model.events import FaultInjected, Progress, RunEnd, RunResumed
+from orchestrator.model.verdict import Verdict
 from orchestrator.run import twin_runs
-from orchestrator.store import beds, bundle
+from orchestrator.store import beds, bundle, paths
+from orchestrator.views import training
+
+from . import run_builder
+from .test_rungs import shown, verdict
+from .verdicts import ask
+from .watched_jobs import right
 
 
 @pytest.mark.parametrize("is_interrupted", [True, False])
@@ -40,6 +48,18 @@ def test_an_interrupted_twin_leaves_the_run_complete(
     note = "interrupted in the reference run, t-twin; the run itself is complete and is judged without a reference run"
     assert notes == [note] * is_interrupted
     assert ended == [Path("/bed")] and not (tmp_path / "work").exists()
+    reasons = paths.document(tmp_path, bundle.NO_TWIN) if is_interrupted else {}
+    assert reasons == ({"why": "interrupted in the reference run, t-twin"} if is_interrupted else {})
+
+
+def test_a_run_keeps_why_its_reference_run_cannot_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(twin_runs, "_run", lambda *_: tmp_path / "twin")
+    monkeypatch.setattr(twin_runs, "_judge_and_cache", lambda *_: None)
+    monkeypatch.setattr(bundle, "load", lambda directory: directory.name)
+    monkeypatch.setattr(twins, "unfit", lambda run: f"{run} failed: rank 1 exited with 1")
+    request: Any = None
+    assert twin_runs._run_twin(request, tmp_path, ()) is None
+    assert paths.document(tmp_path, bundle.NO_TWIN) == {"why": "twin failed: rank 1 exited with 1"}
 
 
 @pytest.mark.parametrize(
@@ -73,3 +93,28 @@ def test_the_time_without_an_orchestrator_counts_as_far_as_ranks_show_that_they_
     resumed = note(RunResumed(pid=1), 100.0, "ctl")
     assert twin_runs._pause_s(History((progress[0], resumed, progress[1]))) == 70.0
     assert twin_runs._pause_s(History((progress[0], progress[1]))) == 0.0
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_exact_gives_the_reason_why_no_reference_run_could_be_made(follows: bool) -> None:
+    why, job = "/home/me/project cannot be copied: Permission denied", right().run()
+    at, source = Clock(boot="b", mono=9.0, wall=9.0), Source(writer="ctl", n=0)
+    history = History(
+        tuple(
+            event(payload, at=at, source=source)
+            for payload in (FaultInjected(id="f0", evidence=None), RunEnd(outcome="finished"))
+        )
+    )
+    extras = {"no-twin.json": {"why": why}, "bundle.json": {"twin_after": follows}}
+    verdict = ask(replace(job, extras=extras, history=history if follows else job.history), "bit-exact")
+    assert verdict.outcome == ("skipped" if follows else "unknown") and why in verdict.text
+
+
+def test_a_rung_for_which_nothing_was_compared_does_not_hold() -> None:
+    nothing = Verdict(check="replay-equal", outcome="pass", text=training.NONE_TWICE)
+    why = "no reference run to compare with (the run took 80 s; one follows by itself within 60 s): --reference"
+    skipped = Verdict(check="bit-exact", outcome="skipped", text=f"not checked: {why}")
+    for verdicts, reason in (((nothing, skipped), why), ((nothing,), "no reference run: --reference")):
+        exact = shown(run_builder.run(verdicts=verdicts))["exact"]
+        assert (exact.state, exact.text) == ("not asked", f"no step was done twice, and {reason}")
+    assert shown(run_builder.run(verdicts=(nothing, verdict("bit-exact", "pass"))))["exact"].state == "holds"

@@ -280,10 +280,10 @@ def test_weights_that_were_loaded_and_not_applied_fail_in_their_row() -> None:
 def test_the_cost_of_checkpoints_is_that_of_the_slowest_rank() -> None:
     job = right()
     job.files = [dataclasses.replace(f, lines=tuple(_saving(x, f.rank) for x in f.lines)) for f in job.files]
-    cost = training.cost.checkpoint_cost(training.lineage_of(job.run()))
+    cost = training.checkpoint_cost.checkpoint_cost(training.lineage_of(job.run()))
     assert cost is not None
     assert cost.stall_s == 0.25 and cost.interval_s == pytest.approx(0.005)
-    assert training.cost.checkpoint_cost(training.lineage_of(right().run())) is None
+    assert training.checkpoint_cost.checkpoint_cost(training.lineage_of(right().run())) is None
 
 
 def _saving(line: watch.Line, rank: int) -> watch.Line:
@@ -302,11 +302,11 @@ def test_the_time_of_a_step_has_the_parts_that_were_measured() -> None:
     ddp = watch.Ddp(t=0.0, n=4, comm_s=0.125, buckets=(40,))
     job = right()
     job.files = [dataclasses.replace(f, lines=(*(timed(line) for line in f.lines), ddp)) for f in job.files]
-    time = training.cost.step_time(training.lineage_of(job.run()))
+    time = training.checkpoint_cost.step_time(training.lineage_of(job.run()))
     assert time is not None
     assert time.data == pytest.approx(0.25) and time.compute == pytest.approx(0.5)
     assert (time.communication, time.checkpoint, time.ddp_s) == (None, None, 0.125)
-    assert training.cost.step_time(training.lineage_of(Job().run())) is None
+    assert training.checkpoint_cost.step_time(training.lineage_of(Job().run())) is None
 
 
 def test_the_interval_of_states_is_the_longest_that_a_rank_of_the_first_attempt_chose_last() -> None:
@@ -322,14 +322,14 @@ def test_the_interval_of_states_is_the_longest_that_a_rank_of_the_first_attempt_
         )
         for file in job.files
     ]
-    assert training.cost.state_interval(training.lineage_of(job.run())) == 32
-    assert training.cost.state_interval(training.lineage_of(right().run())) is None
+    assert training.checkpoint_cost.state_interval(training.lineage_of(job.run())) == 32
+    assert training.checkpoint_cost.state_interval(training.lineage_of(right().run())) is None
 
 
 def test_the_best_interval_and_the_effective_time_are_those_of_the_formulas() -> None:
     """w = 30 s, N = 1000 nodes that fail 6.5 times in 1000 days each: M = 13,292 s."""
-    cost = training.cost.CheckpointCost(saves=5, stall_s=30.0, interval_s=1800.0, share=0.02)
-    result = training.cost.forecast(cost, recovery_s=120.0, nodes=1000)
+    cost = training.checkpoint_cost.CheckpointCost(saves=5, stall_s=30.0, interval_s=1800.0, share=0.02)
+    result = training.checkpoint_cost.forecast(cost, recovery_s=120.0, nodes=1000)
     assert result.young_s == pytest.approx(893.0, abs=1.0)
     assert result.daly_s == pytest.approx(873.1, abs=1.0)
     assert result.ettr == pytest.approx((1 - (120 + 900) / 13292.3) / (1 + 30 / 1800), abs=1e-4)

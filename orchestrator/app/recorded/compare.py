@@ -18,8 +18,8 @@ from ...reports.page import systems as systems_page
 from ...store import bundle, index
 from ...views import comparison, mapping
 from ...views.training import loss_bands
-from ...views.training.systems import System
-from ...views.training.systems import systems as side_by_side
+from ...views.training.compared_systems import System
+from ...views.training.compared_systems import systems as side_by_side
 from .. import check
 from ..places import short_path
 from ..requests import argument, named_run, option, runs_directory

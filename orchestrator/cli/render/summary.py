@@ -211,21 +211,21 @@ def _cost(run: Run, view: views.RunView) -> Iterator[str]:
     lines = training.watched(run)
     if lines is None:
         return
-    if time := training.cost.step_time(lines):
+    if time := training.checkpoint_cost.step_time(lines):
         yield f"step      {sentence.seconds(time.step_s)}: {_parts(time)}"
-    cost = training.cost.checkpoint_cost(lines)
+    cost = training.checkpoint_cost.checkpoint_cost(lines)
     if cost is None:
         return
     stall, interval = sentence.seconds(cost.stall_s), sentence.seconds(cost.interval_s)
     yield f"cost      a save stalls training for {stall}, every {interval}: {cost.share:.1%} of the time of the steps"
     recoveries = [failover.ttr_s for failover in view.failovers if failover.ttr_s is not None]
     if recoveries:
-        far = training.cost.forecast(cost, max(recoveries), NODES)
+        far = training.checkpoint_cost.forecast(cost, max(recoveries), NODES)
         best = f"best interval {sentence.seconds(far.young_s)} (Young), {sentence.seconds(far.daly_s)} (Daly)"
         yield f"          on {NODES:,} nodes, {far.rate * 1000:g} failures per 1,000 node-days: {best}; ETTR {far.ettr:.1%} at {interval}"
 
 
-def _parts(time: training.cost.StepTime) -> str:
+def _parts(time: training.checkpoint_cost.StepTime) -> str:
     """Where the time of a step goes; what was not measured is named."""
     parts = {
         "data": time.data, "forward and backward": time.compute, "collectives": time.communication,

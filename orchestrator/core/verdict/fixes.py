@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from ...model import watch
 from ...model.run import Run
+from ...views import training
 
 #: Part of the state -> what a job that calls torch itself lacks.
 TORCH: Mapping[str, str] = {
@@ -65,6 +66,15 @@ def of(run: Run, part: str) -> str:
     """The advice for a part; empty for one of which there is none."""
     part = _SAME.get(part, part)
     return FRAMEWORKS.get(framework(tuple(run.files.watch())), {}).get(part) or TORCH.get(part, "")
+
+
+def to_know(run: Run) -> str:
+    """What makes a part of the state known that is not."""
+    if run.twin is None:
+        return "run it with --reference: an undisturbed run shows what it should be"
+    lines = training.lineage_of(run)
+    is_due = all(item.step is not None for item in lines.resumptions) and not training.redone(lines)
+    return "let the fault act some steps after a save (--at step=N): steps that are done again show it" * is_due
 
 
 def framework(files: tuple[watch.WatchFile, ...]) -> str:

@@ -143,7 +143,9 @@ def _whole(run: Run, view: views.RunView) -> Rung:
     note = ", ".join(f"{PARTS.get(part, part)} ({how})" for part, how in accepted.items())
     text += f"; accepted: {note}" * bool(note)
     is_drawn = training.completeness.DRAWN in lost.get("data position", "")
-    fix = fixes.of(run, "RNG" if is_drawn else next(iter({**lost, **accepted}), ""))
+    missed = [*lost, *(part for part, how in accepted.items() if not how.startswith("not known"))]
+    fix = fixes.of(run, "RNG" if is_drawn else next(iter(missed), ""))
+    fix = fix or fixes.to_know(run) * (bad is doubtful and bool(doubtful))
     return Rung(name=name, state=state, text=text, fix=fix, checks=_outcomes(verdicts), lost=lost, accepted=accepted)
 
 
@@ -170,11 +172,12 @@ def _exact(verdicts: Sequence[Verdict]) -> Rung:
     own = _of("exact", verdicts)
     state = _state(own)
     compared = [verdict.text for verdict in own if verdict.outcome != "skipped"]
+    why = next((verdict.text for verdict in own if verdict.check == "bit-exact"), _NO_REFERENCE)
     if state == "holds" and {*compared} == {training.NONE_TWICE}:  # nothing was compared
         return Rung(
             name=rungs.NAMES["exact"],
             state="not asked",
-            text=f"{training.NONE_TWICE}, and {_NO_REFERENCE}",
+            text=f"{training.NONE_TWICE}, and {why.removeprefix('not checked: ')}",
             checks=_outcomes(own),
         )
     text = _finding(own, state) or next(reversed(compared or [verdict.text for verdict in own]), _NO_REFERENCE)

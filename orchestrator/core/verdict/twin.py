@@ -66,7 +66,8 @@ def make_twin(run: Run) -> Twin | None:
         key=twin_key(run.trial, views.mapping(run.extras.get("fingerprint.json"))), run=_name(run), losses=facts.losses,
         digests=digests, steps=facts.steps, faults=0, restarts=0, final_loss=_final_loss(run), saves=facts.saves,
         batch_losses={str(step): loss for step, loss in views.batch_losses(run.files.steps()).items()},
-        every=training.cost.state_interval(lines), generators=facts.generators,
+        every=training.checkpoint_cost.state_interval(lines), generators=facts.generators,
+        lists=facts.lists,
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...model import gang as gang_model
 from ...model.events import Progress, SaveCommitted
-from ..watcher.live import LATER_S, Pauses, SaveReports
+from ..watcher.live_steps import LATER_S, Pauses, SaveReports
 
 if TYPE_CHECKING:
     from . import context

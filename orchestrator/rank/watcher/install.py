@@ -12,9 +12,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from . import importlib_bootstrap, imports, live, record, states, steps, tracing
-from .checkpoints import file_globs, save_moments, saves
-from .checkpoints import install as checkpoints
+from . import importlib_bootstrap, imports, live_steps, record, states, steps
+from .checkpoints import file_globs, observed_calls, save_moments, saves
 from .engines import deepspeed, master_weights
 from .holds import points, stack_signal
 from .measures import batches, losses, time_split
@@ -81,7 +80,7 @@ def _event_file() -> Callable[..., None] | None:
     """The events of a bed, where it names their file."""
     path = os.environ.get("CCBED_WATCH_EVENTS")
     try:
-        return live.EventFile(path).emit if path else None
+        return live_steps.EventFile(path).emit if path else None
     except (OSError, KeyError, ValueError):
         return None
 
@@ -94,11 +93,11 @@ def _hook(torch: Any) -> None:
     optimizer.register_optimizer_step_pre_hook(_before_step)
     optimizer.register_optimizer_step_post_hook(_after_step)
     _watch_backward(torch.autograd)
-    checkpoints.install(torch)
+    observed_calls.install(torch)
     states.watch()
     if "CCBED_INCARNATION" in os.environ:  # a bed may ask for stacks
         _set_signal_aside()
-    live.watch()
+    live_steps.watch()
     losses.watch()
     batches.watch()
     batches.watch_inputs()
@@ -115,19 +114,19 @@ def _hook(torch: Any) -> None:
 def _hook_rank(directory: str) -> None:
     """Observe what the environment and the orders of this rank ask for."""
     points.install(directory)
-    live.begin()
+    live_steps.begin()
     states.begin()
     file_globs.install()
     save_moments.watch_random_states()
 
 
 def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    if not tracing.is_traced() and not master_weights.is_stepping():
+    if not steps.is_traced() and not master_weights.is_stepping():
         _begin_step(optimizer, sys._getframe(1))
 
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    if not tracing.is_traced() and not master_weights.is_stepping():
+    if not steps.is_traced() and not master_weights.is_stepping():
         _end_step(optimizer, sys._getframe(1))
 
 
@@ -144,7 +143,7 @@ def _watch_backward(autograd: Any) -> None:
 
 def _enter_backward(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether the backward pass is observed."""
-    is_observed = not tracing.is_traced()
+    is_observed = not steps.is_traced()
     if is_observed:
         _begin_pass(args[0] if args else kwargs.get("tensors"))
     return is_observed
@@ -169,7 +168,7 @@ def _leave_backward(is_observed: bool, result: None, error: BaseException | None
 
 
 def _enter_grad(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if not tracing.is_traced():
+    if not steps.is_traced():
         _begin_backward()
 
 

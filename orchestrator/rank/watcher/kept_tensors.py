@@ -16,11 +16,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, compress
 from typing import Any
 
-from . import digest, names, owner, small_tensors
+from . import digest, owner, small_tensors, tensor_names
 
 #: How the keys of these begin among the copies of the model; then follow the name in the script, and two numbers, the first of which
 #: is the same for equal ones.
 KEPT = "kept"
+#: The key, in the first state after a search that found some, of the digests of those that a former search had found as they are.
+AGAIN = "again"
 KINDS = frozenset((list, tuple, dict, OrderedDict, defaultdict))
 #: So many times they are sought whatever it costs, then while that takes no more than this part of the time between.
 ALWAYS, SHARE = 3, 0.02
@@ -63,40 +65,47 @@ class KeptTensors:
 
     def __init__(self) -> None:
         self._groups: dict[str, Group] = {}
+        self._again: list[Group] | None = None
         self._found_after = -1
         self._earlier: list[str] = []
         self._times = 0
         self._ended, self._cost_s = 0.0, 0.0
 
     def find(self, n: int, known: owner.Owner) -> None:
-        """Seek them after ``n`` steps, if they were not sought yet. Snapshots that were made for a save are left out."""
+        """Seek them after ``n`` steps, if they were not sought yet. What is as the model is left out: it was made for a save, perhaps."""
         begin, since_s = time.thread_time(), time.monotonic() - self._ended
         is_due = self._times < ALWAYS or self._cost_s <= SHARE * since_s
         if n == self._found_after or not is_due or known.shards:
             return
         self._found_after, self._times, self._groups = n, self._times + 1, {}
+        self._again = []
         with digest.undisturbed():
             by_digest: dict[str, list[Group]] = {}
             for group in _groups(known):
                 by_digest.setdefault(_total(group.tensors() or ()), []).append(group)
-            models = [*known.modules, *known.copies]
-            left_out = (
-                {_total(tensors) for tensors in _sequences(known, models)} | {*self._earlier} if n and by_digest else ()
-            )
-        for number, same in enumerate(same for value, same in by_digest.items() if value not in left_out):
-            self._groups.update({f"{KEPT} {group.name} {number} {index}": group for index, group in enumerate(same)})
+            models = _sequences(known, [*known.modules, *known.copies])
+            left_out = {_total(tensors) for tensors in models} if n and by_digest else set[str]()
+        for number, (value, same) in enumerate(item for item in by_digest.items() if item[0] not in left_out):
+            found = {f"{KEPT} {group.name} {number} {index}": group for index, group in enumerate(same)}
+            self._again += same[:1] if value in self._earlier else []
+            self._groups.update({} if value in self._earlier else found)
         self._earlier = [*self._earlier, *by_digest][-REMEMBERED:]
         self._ended, self._cost_s = time.monotonic(), time.thread_time() - begin
 
     def keep_untouched(self, n: int) -> None:
         """Leave out what has changed since they were found, and all if that was not after ``n`` steps."""
         is_new = n == self._found_after
+        self._again = self._again if is_new else None
         self._groups = {key: group for key, group in self._groups.items() if is_new and group.is_untouched()}
 
     def digests(self) -> dict[str, str]:
         """Key -> digest of those that the script still has."""
         with digest.undisturbed():
-            return {f"{key}{way}": v for key, group in self._groups.items() for way, v in group.digests().items()}
+            known = {f"{key}{way}": v for key, group in self._groups.items() for way, v in group.digests().items()}
+            if known and self._again is not None:
+                known[AGAIN] = "; ".join(sorted(way[""] for group in self._again if (way := group.digests())))
+        self._again = None
+        return known
 
 
 def _groups(known: owner.Owner) -> Iterator[Group]:
@@ -120,7 +129,7 @@ def _groups(known: owner.Owner) -> Iterator[Group]:
         held = held or _held(known)
         pointers = {x.data_ptr() for x in items}
         if not pointers & (held | {0}) and len(pointers) == len(items):
-            keys = [names.normalise(str(key)) for key in container] if isinstance(container, dict) else []
+            keys = [tensor_names.normalise(str(key)) for key in container] if isinstance(container, dict) else []
             yield Group(_name(container), keys, items)
 
 
@@ -129,7 +138,7 @@ def _sequences(known: owner.Owner, modules: Iterable[Any]) -> Iterator[list[Any]
     lists: list[list[Any]] = []
     for module in modules:
         parameters = [*module.parameters()]
-        states = [x for _, part in names.modules_by_name([module]) for x in _states(part)]
+        states = [x for _, part in tensor_names.modules_by_name([module]) for x in _states(part)]
         lists += [parameters, [x for x in parameters if x.requires_grad], states, [*filter(digest.has_floats, states)]]
     lists += [[*owner.parameters_of(optimizer)] for optimizer in known.owning]
     return (x for x in lists if len(x) > 1 and any(item.dim() > 1 for item in x))
@@ -143,7 +152,7 @@ def _states(module: Any) -> list[Any]:
 def _held(known: owner.Owner) -> set[int]:
     """The addresses of what modules, optimizers and gradients hold."""
     module, own = sys.modules["torch"].nn.Module, small_tensors.SmallTensors
-    live = names.live_objects(module, own)
+    live = tensor_names.live_objects(module, own)
     tensors = [x for item in live[module] for x in (*item._parameters.values(), *item._buffers.values())]
     tensors += [x for item in live[own] for x in item.targets]
     states = (

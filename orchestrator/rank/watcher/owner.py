@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from . import digest, names, record, sharding, small_tensors
+from . import digest, record, sharding, small_tensors, tensor_names
 from .engines import master_weights
 
 #: Owners with more parameters record no shapes.
@@ -35,12 +35,13 @@ class Owner:
         """``stepping``: an optimizer whose step begins. Raises what reading foreign objects may raise."""
         self.rank = _rank()
         live = _scan()
-        tops = names.roots(live["Module"])
+        tops = tensor_names.roots(live["Module"])
         engines = master_weights.known()
         own = [
             item
             for item in live["Optimizer"]
-            if all(item is not engine.inner for engine in engines) and not names.is_left(item, stepping, live["Module"])
+            if all(item is not engine.inner for engine in engines)
+            and not tensor_names.is_left(item, stepping, live["Module"])
         ]
         self.optimizers = _sorted([stepping, *engines, *own])
         self._counts = {id(optimizer): _count(optimizer) for optimizer in self.optimizers}
@@ -59,7 +60,7 @@ class Owner:
         held = {name for _, parts in self._parameters for name in (part.name for part in parts)}
         #: Other models with parameters of the same names: averages, target networks, earlier versions.
         self.copies = [top for top in tops if top not in self.modules and _parameter_names(top) & held == held]
-        trained = names.below_common(held)
+        trained = tensor_names.below_common(held)
         if any("." in name for name in trained):  # else any layer with a weight and a bias
             self.copies += (inner for top in self.modules for inner in _inner_copies(top, trained, updated))
         self.parts = {part.name: part for _, parts in self._parameters for part in parts}
@@ -243,7 +244,7 @@ def _is_number(item: Any) -> bool:
 
 
 def _parameter_names(top: Any) -> set[str]:
-    return {names.normalise(name) for name, _ in top.named_parameters()}
+    return {tensor_names.normalise(name) for name, _ in top.named_parameters()}
 
 
 def _inner_copies(module: Any, trained: set[str], updated: set[int]) -> Iterator[Any]:
@@ -270,7 +271,7 @@ def _scan() -> dict[str, list[Any]]:
         ("torch.amp.grad_scaler", "GradScaler"),
     )
     types = {name: getattr(importlib.import_module(module), name) for module, name in origins}
-    live = names.live_objects(*types.values())
+    live = tensor_names.live_objects(*types.values())
     return {name: live[kind] for name, kind in types.items()}
 
 

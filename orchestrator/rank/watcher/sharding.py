@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import digest, names
+from . import digest, tensor_names
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def is_whole(part: Part, group: Sequence[int], rank: int) -> bool:
 def by_parameter(modules: Sequence[Any]) -> dict[int, list[Part]]:
     """``id(parameter)`` -> its parts, for the parameters below the root modules."""
     result: dict[int, list[Part]] = {}
-    for prefix, module in names.modules_by_name(modules):
+    for prefix, module in tensor_names.modules_by_name(modules):
         handle = getattr(module, "_handle", None)
         if handle is not None and hasattr(handle, "flat_param"):
             _add_flat(result, prefix, handle)
@@ -106,7 +106,7 @@ def _add_flat(result: dict[int, list[Part]], prefix: str, handle: Any) -> None:
     for name, shape, info, original in infos:
         start = info.intra_param_start_idx if info.in_shard else 0
         select = (info.offset_in_shard, info.offset_in_shard + info.numel_in_shard) if info.in_shard else (0, 0)
-        part = Part(prefix + names.normalise(name), dtype, tuple(shape), None, start or 0, select, ranks)
+        part = Part(prefix + tensor_names.normalise(name), dtype, tuple(shape), None, start or 0, select, ranks)
         parts.append(part)
         if original is not None:
             result[id(original)] = [Part(part.name, dtype, part.shape, None, part.start, None, ranks)]

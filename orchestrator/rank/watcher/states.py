@@ -13,9 +13,9 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from . import digest, importlib_bootstrap, kept_tensors, names, owner, record, sharding, steps, tracing
+from . import digest, importlib_bootstrap, kept_tensors, owner, record, sharding, steps, tensor_names
 from .budget import budget
-from .checkpoints import contents, fused_names, parts, random_states, save_moments
+from .checkpoints import contents, fused_names, random_states, save_moments, tensor_parts
 from .measures import batches, time_split
 
 #: After every so many steps it is asked whether lines of old ones are to be replaced.
@@ -128,7 +128,7 @@ class States:
             "owner", optimizer=getattr(first, "engine_name", type(first).__name__), index=0,
             optimizers=len(known.optimizers), tensors=len(known.parts),
             numel=known.numel, names=known.naming, sharded=bool(known.shards), shards=list(known.shards), groups=None,
-            parameters=known.shapes(), compiled=tracing.has_compiled(),
+            parameters=known.shapes(), compiled=steps.has_compiled(),
         )  # fmt: skip
         buffers_saved = tuple(name for name, _ in saved_buffers(known.modules))
         self._has_buffers = bool(buffers_saved)
@@ -189,7 +189,7 @@ def _record_ddp(n: int, known: owner.Owner | None) -> None:
 
 def saved_buffers(modules: list[Any]) -> Iterator[tuple[str, Any]]:
     """The buffers that are saved with the modules, by normalised name."""
-    for prefix, module in names.modules_by_name(modules):
+    for prefix, module in tensor_names.modules_by_name(modules):
         for name, buffer in module._buffers.items():
             if buffer is not None and name not in module._non_persistent_buffers_set:
                 yield prefix + name, buffer
@@ -221,7 +221,7 @@ def copies(modules: list[Any]) -> dict[str, str | None]:
 def _digest_of_module(module: Any) -> str | None:
     tensors = [
         (prefix + name, parameter)
-        for prefix, part in names.modules_by_name([module])
+        for prefix, part in tensor_names.modules_by_name([module])
         for name, parameter in part._parameters.items()
         if parameter is not None
     ]
@@ -355,5 +355,5 @@ def _live(known: owner.Owner | None) -> fused_names.Tensors:
 def _gradients(known: owner.Owner | None) -> str | None:
     """The digest of the gradients; None if a parameter has none, or where ranks hold shards."""
     held = {of[0].name: x.grad for x, of in known.parameters() if of} if known is not None and not known.shards else {}
-    digested = parts.digest_all((name, item) for name, item in held.items() if item is not None)
-    return parts.total(digested)[0] if held and len(digested) == len(held) else None
+    digested = tensor_parts.digest_all((name, item) for name, item in held.items() if item is not None)
+    return tensor_parts.total(digested)[0] if held and len(digested) == len(held) else None

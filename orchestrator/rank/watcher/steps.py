@@ -16,7 +16,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
-from . import digest, names, record
+from . import digest, record, tensor_names
 
 #: Functions that call ``step`` only to create the optimizer's state.
 _INITIALISERS = {"_init_optim_state", "initialize_optimizer_states"}
@@ -200,7 +200,7 @@ def _creates_states(optimizer: Any) -> bool:
 
 def _is_left(old: Any, new: Any) -> bool:
     module = sys.modules["torch"].nn.Module
-    return names.is_left(old, new, names.live_objects(module)[module])
+    return tensor_names.is_left(old, new, tensor_names.live_objects(module)[module])
 
 
 def _merge(fields: dict[str, Any], more: dict[str, Any]) -> None:
@@ -249,3 +249,20 @@ def measure(where: str, callback: Callable[[], dict[str, Any] | None]) -> None:
 def flush() -> None:
     """Write the line of a step that is complete: before a save, and at exit."""
     groups.flush()
+
+
+def is_traced() -> bool:
+    """Does torch.compile trace this call, or a CUDA graph capture it? Then nothing may be done, and replays are not seen."""
+    torch: Any = sys.modules["torch"]
+    if torch.compiler.is_compiling():
+        return True
+    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+        record.unknown("steps", "a CUDA graph contains the optimizer's step: its replays are not seen")
+        return True
+    return False
+
+
+def has_compiled() -> bool:
+    """Has torch.compile made a graph in this process?"""
+    utils: Any = sys.modules.get("torch._dynamo.utils")
+    return utils is not None and utils.counters["stats"].get("unique_graphs", 0) > 0

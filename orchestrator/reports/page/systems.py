@@ -8,7 +8,7 @@ import jinja2
 
 from ...core.verdict.rungs import PRECEDENCE
 from ...core.verdict.sentence import seconds
-from ...views.training.systems import System, jobs_differ
+from ...views.training.compared_systems import System, jobs_differ
 from ...views.training.worker_returns import Return
 
 _NONE = "-"

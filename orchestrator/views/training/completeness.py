@@ -11,11 +11,13 @@ from ...model.frozen import dataclass, replace
 from ...model.run import Twin
 from ...model.verdict import Verdict
 from .attempts import Attempt, Process, add
-from .checkpoints import Write
+from .job_checkpoints import Write
 from .kept import drawn_from
-from .parts import COMPARE, NOTHING, ORDER, PARTS, RARE, Pair, Result, by_batches, drawn, shown
-from .replay import Replay, modules, replays
+from .kept_lists import are_as_in, distance, modules, of_script
+from .redone_steps import Replay, replays, share
 from .resumption import Lineage, Resumption, Step
+from .rounding import SHARE
+from .state_parts import COMPARE, LIST, NOTHING, ORDER, PARTS, RARE, Pair, Result, by_batches, drawn, shown
 
 #: Part -> its name in a state and in the contents of a checkpoint.
 _SAVED = {"buffers": "buffers", "learning rate": "lr", "scheduler": "scheduler", "scaler": "scaler"}
@@ -54,9 +56,7 @@ def rows(lines: Lineage, resumption: Resumption, twin: Twin | None = None) -> tu
     is_resized = step is not None and not lines.have_same_sizes(lines.attempts[0], resumption.attempt, step + 1)
     sizes = f"world size {resumption.attempt.world} instead of {lines.attempts[0].world}" if is_resized else ""
     return tuple(
-        _by_twin(row, process, step, twin.digests.get(str(process.rank), {}) if twin else {}, sizes)
-        if row.part != "RNG" or sizes or not twin
-        else _by_generators(row, process.states.get(0), step, twin.generators.get(str(process.rank), {}))
+        _by_twin(row, process, step, twin, sizes)
         for process in resumption.attempt.ranks.values()
         for row in _rank_rows(lines, resumption, process, tuple(r for r in repeated if r.rank == process.name))
     )
@@ -75,45 +75,61 @@ def _of_other_step(lines: Lineage, resumption: Resumption, process: Process, sta
     return f"is that of step {max(steps)}{path}, the weights are those of step {resumption.step}" if steps else ""
 
 
-def _by_twin(row: Row, process: Process, step: Step | None, twin: Mapping[str, str], sizes: str) -> Row:
+def _by_twin(row: Row, process: Process, step: Step | None, twin: Twin | None, sizes: str) -> Row:
     """A part that is equal to that of the undisturbed run after the same step is whole. A difference shows nothing, but for rates.
 
     Another number of ranks (``sizes``) shares data in another way, and has other random generators.
     """
     if sizes and row.part in ("RNG", "data position") and row.result == "unknown":
         return replace(row, result="not applicable", text=f"not comparable with {sizes}")
-    if step is not None and row.part in ("learning rate", "scheduler") and row.result in ("pass", "unknown"):
-        return _by_rates(row, process, step, twin)
-    if step is not None and row.part == "data position" and row.result == "unknown":
-        return _by_batches(row, process, step, twin)
-    start, after = process.states.get(0), process.states.get(1)
-    if row.result != "unknown" or start is None or step is None:
+    if twin is None or step is None:
         return row
-    if (
-        row.part == "accumulated gradients"
-        and after
-        and after.weights
-        and twin.get(f"weights@{step + 1}") == after.weights
-    ):
+    digests, start, after = twin.digests.get(str(process.rank), {}), process.states.get(0), process.states.get(1)
+    if row.part in ("learning rate", "scheduler") and row.result in ("pass", "unknown"):
+        return _by_rates(row, process, step, digests)
+    if row.result != "unknown" or start is None:
+        return row
+    if judge := _OF_PARTS.get(row.part):
+        return judge(row, process, step, twin)
+    came_out = bool(after and after.weights) and digests.get(f"weights@{step + 1}") == (after and after.weights)
+    if row.part == "accumulated gradients" and came_out:
         return replace(row, result="pass", text=f"step {step + 1} came out as in the reference run")
     own: Mapping[str, str | None] = {"weights": start.weights} if row.part == "weights" else {}
     if row.part == "optimizer" and start.optimizer:
         own = {f"optimizer.{name}": digest for name, digest in start.optimizer.items()}
-    known = {name.rpartition("@")[0] for name in twin if name.endswith(f"@{step}") and name.startswith(row.part)}
-    if own and known == set(own) and all(digest and twin[f"{name}@{step}"] == digest for name, digest in own.items()):
+    known = {name.rpartition("@")[0] for name in digests if name.endswith(f"@{step}") and name.startswith(row.part)}
+    if own and known == set(own) and all(value and digests[f"{name}@{step}"] == value for name, value in own.items()):
         return replace(row, result="pass", text=f"equal to that of the reference run after step {step}")
     return row
 
 
-def _by_generators(row: Row, start: watch.State | None, step: Step | None, twin: Mapping[str, str]) -> Row:
+def _by_generators(row: Row, process: Process, step: Step, twin: Twin) -> Row:
     """Random states are whole if all that steps draw from are those of the undisturbed run after the same step: the rank ended with
     its save, before its next step began. A difference shows nothing.
     """
-    own, drawn = (start.rng or {} if start else {}), drawn_from(twin)
-    is_equal = all(own.get(name) is not None and own[name] == twin.get(f"{name}@{step}") for name in drawn)
-    if row.result != "unknown" or not drawn or not is_equal:
+    own, known = process.states[0].rng or {}, twin.generators.get(str(process.rank), {})
+    drawn = drawn_from(known)
+    is_equal = all(own.get(name) is not None and own[name] == known.get(f"{name}@{step}") for name in drawn)
+    if not drawn or not is_equal:
         return row
     return replace(row, result="pass", text=f"equal to those of the reference run after step {step}")
+
+
+def _by_lists(row: Row, process: Process, step: Step, twin: Twin) -> Row:
+    """Copies in lists hold if a later step has those of the undisturbed run: the script makes them again every few steps."""
+    if not row.text.startswith(LIST):
+        return row
+    lists, digests = twin.lists.get(str(process.rank), {}), twin.digests.get(str(process.rank), {})
+    start, *later = ([*map(int, digests.get(f"sums@{n}", "").split())] for n in (step, *map(int, lists)))
+    for n, sums in zip(lists, later, strict=True):
+        state = process.states.get(int(n) - step)
+        if state is None or int(n) <= step:
+            continue
+        moved = share(start, sums, state.sums)
+        rounding = distance(sums, state.sums) or None if moved is not None and moved <= SHARE else None
+        if are_as_in(of_script(state), lists[n], rounding):
+            return replace(row, result="pass", text=f"{LIST} is that of the reference run at step {n}")
+    return row
 
 
 def _by_rates(row: Row, process: Process, step: Step, twin: Mapping[str, str]) -> Row:
@@ -133,24 +149,24 @@ def _by_rates(row: Row, process: Process, step: Step, twin: Mapping[str, str]) -
     return row
 
 
-def _by_batches(row: Row, process: Process, step: Step, twin: Mapping[str, str]) -> Row:
+def _by_batches(row: Row, process: Process, step: Step, twin: Twin) -> Row:
     """By the last batch of each later step, as where no step was executed again; without batches by the weights after each."""
     own = {f"batch@{step + n}": made.batches[-1] for n, made in sorted(process.steps.full.items()) if made.batches}
-    common = [(name, key == twin[name]) for name, key in own.items() if key and name in twin]
+    digests = twin.digests.get(str(process.rank), {})
+    common = [(name, key == digests[name]) for name, key in own.items() if key and name in digests]
     changed = next((name.partition("@")[2] for name, is_equal in common if not is_equal), None)
     if changed is not None:
         return replace(row, text=f"step {changed} has another batch than in the reference run")
     if common:
         return replace(row, result="pass", text=f"{len(common)} batches are those of the reference run")
-    states, start = process.states, process.states.get(0)
-    weights = {
-        f"weights@{step + n}": s.weights
-        for n, s in states.items()
-        if s.weights and start and s.weights != start.weights
-    }
-    equal = [twin[name] == digest for name, digest in weights.items() if name in twin]
+    start = process.states[0].weights
+    weights = {f"weights@{step + n}": s.weights for n, s in process.states.items() if s.weights not in (None, start)}
+    equal = [digests[name] == digest for name, digest in weights.items() if name in digests]
     is_same = bool(equal) and all(equal)
     return replace(row, result="pass", text=f"{len(equal)} steps came out as in the reference run") if is_same else row
+
+
+_OF_PARTS = {"RNG": _by_generators, "data position": _by_batches, "copies of the model": _by_lists}
 
 
 def comparable(parts: dict[str, Row], differing: Sequence[tuple[int, str, str]]) -> dict[str, Row]:

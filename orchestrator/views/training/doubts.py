@@ -14,7 +14,7 @@ from ..findings import Finding, not_ended, not_started
 from ..gangs import gangs
 from ..step_ranges import Steps
 from .attempts import FINISHED, Attempt, Process, failed_load, lacking, reload_of, replica_groups
-from .checkpoints import saves_of
+from .job_checkpoints import saves_of
 from .resumption import Lineage
 
 #: A fault that acts after a time needs no checkpoint.
@@ -53,12 +53,10 @@ def _reloads(attempt: Attempt) -> Iterator[Finding]:
 
 
 def missing_ranks(attempt: Attempt) -> Iterator[Finding]:
+    reasons = [*fold_ranks(attempt.missing.values())]
     if not attempt.ranks:
-        reasons = "; ".join(fold_ranks(attempt.missing.values()))
-        yield Finding(
-            text=f"{attempt.name}: no rank has a record of its training" + (f": {reasons}" if reasons else "")
-        )
-    for reason in fold_ranks(attempt.missing.values()) if attempt.ranks else ():
+        reasons = [f"no rank has a record of its training{': ' * bool(reasons)}{'; '.join(reasons)}"]
+    for reason in reasons:
         yield Finding(text=f"{attempt.name}: {reason}")
 
 

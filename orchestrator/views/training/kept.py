@@ -12,7 +12,8 @@ from ...model import watch
 from ...model.frozen import dataclass, field
 from ...model.run import Control, Twin
 from ..step_ranges import Steps
-from .checkpoints import Checkpoint, checkpoints
+from . import kept_lists
+from .job_checkpoints import Checkpoint, checkpoints
 from .resumption import Lineage
 
 _DIGITS = re.compile(r"\d+")
@@ -27,7 +28,7 @@ class KeptFacts:
     ``steps``: the last step. ``base``: the step from which the newest attempt resumed; None if it is not known. ``restarts``: the same
     of each attempt after the first; empty if one is not known. ``undisturbed``: facts of earlier steps are those of the first attempt.
     ``saves``: step -> key, with its rank and file -> digest or value of what was saved. ``generators``: rank -> ``<name>@<step>`` ->
-    fingerprint of the random state.
+    fingerprint of the random state. ``lists``: rank -> step -> tensors that the script keeps in lists, with their digests.
     """
 
     losses: Mapping[str, Mapping[str, str]]
@@ -38,6 +39,7 @@ class KeptFacts:
     restarts: tuple[int, ...] = ()
     saves: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     generators: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    lists: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
 
 
 class KeptLosses(Mapping[str, str]):
@@ -80,6 +82,7 @@ def kept_facts(lines: Lineage) -> KeptFacts:
     digests: dict[str, dict[str, str]] = {}
     generators: dict[str, dict[str, str]] = {}
     saves: dict[int, dict[str, str]] = {}
+    lists: dict[str, dict[str, dict[str, str]]] = {}
     steps = 0
     for attempt in lines.attempts:
         base = lines.bases.get(attempt.index)
@@ -89,6 +92,7 @@ def kept_facts(lines: Lineage) -> KeptFacts:
         losses = {rank: known.until(base) for rank, known in losses.items()}
         _forget_after(digests, base)
         _forget_after(generators, base)
+        lists = {rank: {n: held for n, held in known.items() if int(n) <= base} for rank, known in lists.items()}
         saves = {step: keys for step, keys in saves.items() if step <= base}
         for checkpoint in checkpoints(attempt):
             saves.setdefault(base + checkpoint.n, {}).update(_saved_keys(checkpoint))
@@ -96,6 +100,8 @@ def kept_facts(lines: Lineage) -> KeptFacts:
             losses[str(rank)] = losses.get(str(rank), KeptLosses()).followed_by(base, process.steps)
             for n, state in process.states.items():
                 digests.setdefault(str(rank), {}).update({f"{part}@{base + n}": d for part, d in _parts(state)})
+                if held := kept_lists.of_script(state):
+                    lists.setdefault(str(rank), {})[str(base + n)] = held
             for part, name in (("batch", "batches"), ("inputs", "inputs")):
                 keys = ((n, made[-1]) for n, step in process.steps.full.items() if (made := getattr(step, name)))
                 digests.setdefault(str(rank), {}).update({f"{part}@{base + n}": key for n, key in keys if key})
@@ -110,7 +116,7 @@ def kept_facts(lines: Lineage) -> KeptFacts:
     newest = lines.attempts[-1].index if lines.attempts else -1
     return KeptFacts(
         losses=losses, digests=digests, steps=steps, base=lines.bases.get(newest), undisturbed=undisturbed,
-        restarts=restarts, saves={str(step): keys for step, keys in saves.items() if keys}, generators=generators,
+        restarts=restarts, saves={str(step): keys for step, keys in saves.items() if keys}, generators=generators, lists=lists,
     )  # fmt: skip
 
 
@@ -163,7 +169,7 @@ def _undisturbed(twin: Twin, facts: KeptFacts) -> Iterator[tuple[int, str, str, 
     for own, other in ((facts.losses, twin.losses), (facts.digests, twin.digests)):
         for rank in own.keys() & other.keys():
             for name in own[rank]:
-                if name in other[rank] and step_of(name) < facts.undisturbed:
+                if name in other[rank] and step_of(name) < facts.undisturbed and not name.startswith("sums@"):
                     part = name.partition("@")[0] if "@" in name else "loss"
                     yield step_of(name), rank, part, own[rank][name] == other[rank][name]
 

@@ -16,8 +16,8 @@ from ...model.frozen import dataclass
 from ...model.run import Run
 from ...model.verdict import Outcome
 from ..values import number
-from .overview import kept_steps, watched
-from .systems import job_of
+from .compared_systems import job_of
+from .job_steps import kept_steps, watched
 
 #: Fewer undisturbed runs make no band.
 LEAST = 5

@@ -37,7 +37,8 @@ def compare(known: Sequence[Attempt], *, is_corrupted: bool = False, is_start: b
     ``is_start``: only the weights that ranks begin with.
     """
     is_stated = any(attempt.are_replicas for attempt in known)
-    every = (_all_ranks(known),) if is_stated else _groups(known[0]) if known else ()
+    all_ranks = tuple(sorted({rank for attempt in known for rank in attempt.ranks}))
+    every = (all_ranks,) if is_stated else _groups(known[0]) if known else ()
     independent = {group: "" if is_corrupted or is_stated else _independence(known, group) for group in every}
     groups = tuple(group for group in every if not independent[group])
     compared, after_steps, differences = 0, 0, list[Finding]()
@@ -64,10 +65,6 @@ def compare(known: Sequence[Attempt], *, is_corrupted: bool = False, is_start: b
         independent=tuple(why for why in reasons if UNDECIDED not in why),
         undecided=tuple(why for why in reasons if UNDECIDED in why),
     )  # fmt: skip
-
-
-def _all_ranks(known: Sequence[Attempt]) -> tuple[int, ...]:
-    return tuple(sorted({rank for attempt in known for rank in attempt.ranks}))
 
 
 def shared(digests: Mapping[str, str | None]) -> dict[str, str | None]:

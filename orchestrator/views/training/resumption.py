@@ -8,8 +8,8 @@ from ...model import watch
 from ...model.frozen import dataclass, field, replace
 from ..findings import Finding
 from .attempts import Attempt, Process, reload_of
-from .checkpoints import Checkpoint, Damage, Write, checkpoints, committed_writes, reported, usable
-from .claims import Numbering, contradiction, numbering
+from .job_checkpoints import Checkpoint, Damage, Write, checkpoints, committed_writes, reported, usable
+from .stated_steps import Numbering, contradiction, numbering
 
 #: A step counts from the beginning of the run: its number in its attempt, and the step that the attempt resumed from.
 Step = int

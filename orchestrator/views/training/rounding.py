@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from ...model.run import Control, Twin
 from .attempts import Attempt
 from .kept import KeptFacts, restarts_shown, step_of
-from .replay import SMALL, Replay, share
+from .redone_steps import SMALL, Replay, share
 from .resumption import Step
 
 #: The relative difference of losses that rounding explains at once, in float32 and where parts are computed in 16 bits.

@@ -14,11 +14,11 @@ from typing import cast
 from ...model.frozen import replace
 from ...model.run import Control, Twin
 from . import rounding
-from .completeness import Row, saved_copies, worst
+from .completeness import Row, incomparable, saved_copies, worst
 from .completeness import rows as all_rows
-from .kept import KeptFacts, repeats, step_of
-from .parts import UNOBSERVED, Result
+from .kept import KeptFacts, repeats, step_of, unrepeated
 from .resumption import Lineage
+from .state_parts import UNOBSERVED, Result
 
 PART, DATA, COPIES = "saved state", "data position", "copies of the model"
 #: Steps after a resumption in which numbers differ by no more than ``ROUNDING`` of the largest of their key, or ``LEAST``,
@@ -250,6 +250,9 @@ def put_back(
     lost = [(part, f"{part} still differs ({text})") for part, text in failing.items() if part not in may_lose]
     if DATA in failing and DATA in may_lose:
         return ("fail" if lost else "pass"), "; ".join(text for _, text in lost) or "its data position differs", ""
+    others = [fact for fact in unrepeated(twin, facts) if fact[2] in ("batch", "inputs") or not fact[0]]
+    if others and not lost:  # more than sums in another order, as on a GPU
+        return "unknown", incomparable(others), ""
     beyond = rounding.beyond(control, twin, rounding.least(lines.attempts))
     copies = saved_copies(lines.resumptions[-1]) if COPIES in may_lose else ()
     saved = row(control, twin, rounds=repeats(twin, facts), without=copies)

@@ -13,7 +13,7 @@ import torch
 from torch.distributed import checkpoint as dcp
 
 from orchestrator.rank.watcher import record, steps
-from orchestrator.rank.watcher.checkpoints import contents, install, loads, saves
+from orchestrator.rank.watcher.checkpoints import contents, loads, observed_calls, saves
 
 from . import jobs
 
@@ -70,4 +70,4 @@ def install_in_test(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saves, "_registry", saves._Registry())
     monkeypatch.setattr(loads, "_progress", loads._Progress())
     monkeypatch.setattr(contents, "owner", contents.OwnerState())
-    install.install(torch)
+    observed_calls.install(torch)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from orchestrator.rank.watcher import digest, small_tensors
-from orchestrator.rank.watcher.checkpoints import parts
+from orchestrator.rank.watcher.checkpoints import tensor_parts
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.int64, torch.bool, torch.uint8,
@@ -200,21 +200,21 @@ def test_small_tensors_have_one_by_one_the_digests_that_they_have_alone() -> Non
 def test_what_is_digested_later_and_in_two_threads_has_the_digests_and_norms_of_each() -> None:
     items = {f"w{index}": item for index, item in enumerate(small_of_all_kinds())}
     items |= {"large": values(400_000), "complex": values(64).to(torch.complex64), "sparse": torch.ones(3).to_sparse()}
-    digests, held = parts.Digests(), dict[str, parts.Part]()
+    digests, held = tensor_parts.Digests(), dict[str, tensor_parts.Part]()
     for name, item in items.items():
         digests.add(held, name, item, has_norm=True)
     digests.start()
     digests.finish()
     assert list(held) == list(items)
-    assert held == {name: parts.part(item) for name, item in items.items()}
+    assert held == {name: tensor_parts.part(item) for name, item in items.items()}
     assert held["sparse"].unit is None and held["large"].norm > 0
 
 
 def test_a_small_tensor_whose_memory_is_released_before_it_is_digested_has_no_digest() -> None:
     released, kept = values(8), values(8)
-    digests, held = parts.Digests(), dict[str, parts.Part]()
+    digests, held = tensor_parts.Digests(), dict[str, tensor_parts.Part]()
     for name, item in {"released": released, "kept": kept}.items():
         digests.add(held, name, item)
     released.untyped_storage().resize_(0)
     digests.finish()
-    assert (held["released"].unit, held["kept"].unit) == (None, parts.part(kept).unit)
+    assert (held["released"].unit, held["kept"].unit) == (None, tensor_parts.part(kept).unit)

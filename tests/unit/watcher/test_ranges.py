@@ -25,7 +25,7 @@ from orchestrator.rank.watcher import ranges, record
 from orchestrator.store import files, paths
 from orchestrator.views import training
 from orchestrator.views.step_ranges import Steps
-from orchestrator.views.training import overview
+from orchestrator.views.training import job_steps
 
 from .. import watched_jobs
 from . import jobs
@@ -301,15 +301,15 @@ def test_a_view_of_long_records_is_that_of_full_ones(tmp_path: Path) -> None:
     job = watched_jobs.Job(world=2, every=50, dropout=False).attempt(0, 0, 740).attempt(1, 700, 1200, ends=True)
     full, summed = job.run(), _with_ranges(job, tmp_path)
     lines = [training.lineage_of(run) for run in (full, summed)]
-    both = [[*overview._records(known, is_summed=True)] for known in lines]
+    both = [[*job_steps._records(known, is_summed=True)] for known in lines]
     assert len(both[1]) < len(both[0]) / 2
     totals = [sum(record.end - record.start for record in records) for records in both]
     assert totals[1] == pytest.approx(totals[0], rel=1e-3)
     spans = [{(r.epoch, r.rank, r.step) for r in records if 700 <= r.step <= 741} for records in both]
     assert spans[0] == spans[1]
-    assert [*overview._records(lines[1])] and len([*overview._records(lines[1])]) == len(both[0])
+    assert [*job_steps._records(lines[1])] and len([*job_steps._records(lines[1])]) == len(both[0])
     assert training.redone(lines[0]) == training.redone(lines[1]) == tuple(range(701, 741))
-    costs = [training.cost.step_time(known) for known in lines]
+    costs = [training.checkpoint_cost.step_time(known) for known in lines]
     assert costs[0] and costs[1] and costs[1].step_s == pytest.approx(costs[0].step_s, rel=0.05)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.rank.watcher import live, record
+from orchestrator.rank.watcher import live_steps, record
 from orchestrator.rank.watcher.holds import stack_signal
 
 
@@ -21,7 +21,7 @@ class Rank:
         monkeypatch.setattr(stack_signal, "verify", lambda: None)
         monkeypatch.setattr(record, "notified_at", lambda: self.other)
         monkeypatch.setattr(record, "notify", lambda name, **fields: self.reports.append((round(self.now, 1), fields)))
-        self._progress = live.Progress()
+        self._progress = live_steps.Progress()
 
     def steps_until(self, seconds: float) -> list[float]:
         """The times of the reports until then."""
@@ -38,7 +38,7 @@ def test_steps_are_reported_often_for_a_minute_and_each_ten_seconds_later(monkey
     assert all("pause_s" not in fields for _, fields in rank.reports)
     assert rank.reports[0][1]["mark"] == "first"
     assert len(rank.steps_until(160.0)) in (9, 10, 11)
-    assert rank.reports[-1][1]["pause_s"] == live.LATER_S
+    assert rank.reports[-1][1]["pause_s"] == live_steps.LATER_S
     assert len(rank.steps_until(100_000.0 / 10)) < 1000
 
 

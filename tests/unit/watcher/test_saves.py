@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from orchestrator.rank.watcher import digest, live, record, steps
+from orchestrator.rank.watcher import digest, live_steps, record, steps
 from orchestrator.rank.watcher.checkpoints import contents, loads, saves
 
 from . import jobs
@@ -344,7 +344,7 @@ def test_a_checkpoint_of_many_files_is_reported_once_and_recorded_as_a_whole(
     assert reported == [(n, str(tmp_path / f"{n}-0.pt")) for n in range(2)]
     committed = {line["path"] for line in observed.of("committed") if line.get("sha256")}
     assert committed == {str(tmp_path / f"{n}-{index}.pt") for n in range(2) for index in range(30)}
-    monkeypatch.setattr(live, "LATER_S", 0.0)
+    monkeypatch.setattr(live_steps, "LATER_S", 0.0)
     (tmp_path / "other").mkdir()
     torch.save(model.state_dict(), tmp_path / "other" / "a.pt")
     torch.save(model.state_dict(), tmp_path / "other" / "b.pt")

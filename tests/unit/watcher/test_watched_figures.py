@@ -254,6 +254,9 @@ def test_averages_in_lists_and_dicts_are_in_the_states_after_a_save_and_a_moment
 
     (lines,) = jobs.fork(tmp_path, body)
     states = {line["n"]: line["copies"] for line in jobs.of(lines, "state") if line["full"]}
+    again = [copies.pop("again", None) for copies in states.values()]
+    assert again[0] == "" and {*again[4:]} == {None}
+    assert again[3] in states[0].values()  # that of the first state, which no step changed
     assert (
         len(states[0]) == 5
     )  # of one state there is one digest in the order of the tensors, of a dict one by its names as well

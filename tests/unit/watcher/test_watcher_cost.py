@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from orchestrator.rank.watcher import budget as budgets
-from orchestrator.rank.watcher import digest, names, record, small_tensors, states, steps
+from orchestrator.rank.watcher import digest, record, small_tensors, states, steps, tensor_names
 from orchestrator.rank.watcher.measures import batches
 
 from . import jobs
@@ -149,7 +149,7 @@ def test_live_objects_are_those_of_the_classes_and_of_all_that_derive_from_them(
 
     layer, other = Layer(2, 2), torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(layer.parameters(), 0.1)
-    live = names.live_objects(torch.nn.Linear, torch.nn.Module, torch.optim.Optimizer)
+    live = tensor_names.live_objects(torch.nn.Linear, torch.nn.Module, torch.optim.Optimizer)
     assert all(
         {id(layer), id(other)} <= {id(item) for item in live[kind]} for kind in (torch.nn.Linear, torch.nn.Module)
     )

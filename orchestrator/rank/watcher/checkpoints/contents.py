@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from .. import digest, names
+from .. import digest, tensor_names
 from . import fused_names, random_states
-from .parts import Digests, Part, total
+from .tensor_parts import Digests, Part, total
 
 _DIGITS = re.compile(r"\d+")
 #: Deeper objects and longer lists are not searched.
@@ -135,8 +135,8 @@ class Contents:
             parts: dict[str, Part] = {}
             self.mappings[path] = parts
             for key, item in tensors.items():
-                self.digests.add(parts, names.normalise(key), item, has_norm=True)
-            for name, item in _split_parameters({names.normalise(key): item for key, item in tensors.items()}):
+                self.digests.add(parts, tensor_names.normalise(key), item, has_norm=True)
+            for name, item in _split_parameters({tensor_names.normalise(key): item for key, item in tensors.items()}):
                 self.digests.add(parts, name, item)
         for key, item in value.items():
             if key not in tensors and key not in generators and key not in flat:
@@ -160,7 +160,7 @@ class Contents:
             )
         else:
             parts = self.mappings.setdefault(path[: -len(key) - 1], {})
-            self.digests.add(parts, names.normalise(key), value, has_norm=True)
+            self.digests.add(parts, tensor_names.normalise(key), value, has_norm=True)
 
     def describe(self, owner: Owner | None, *, is_accumulating: bool = False, beside: bool = False) -> dict[str, Any]:
         """``weights``, ``numel``, ``matched`` (fraction of the owner's parameters) and ``contents`` by category, as one JSON object.
@@ -389,7 +389,7 @@ def parameter_names(keys: Sequence[Any], group: Sequence[str] | None) -> dict[An
         if group is None:
             return {key: f"#{position}" for position, key in enumerate(keys)}
         return dict(zip(keys, group)) if len(keys) == len(group) else {}
-    by_name = {names.normalise(key): key for key in keys}
+    by_name = {tensor_names.normalise(key): key for key in keys}
     if group is None:
         return {key: name for name, key in by_name.items()}
     return {by_name[saved]: name for name, saved in align_names(tuple(by_name), tuple(group)).items()}

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from .. import record, steps
-from ..live import SaveReports
+from ..live_steps import SaveReports
 from . import contents, file_hashes, trackers
 from .buffers import Buffers
 

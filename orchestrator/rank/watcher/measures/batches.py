@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from .. import digest, importlib_bootstrap, imports, record, steps, tracing
+from .. import digest, importlib_bootstrap, imports, record, steps
 from ..budget import budget
 from . import time_split
 
@@ -297,7 +297,7 @@ _begin_call = record.guarded("inputs")(inputs.begin)
 
 
 def _begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    is_observed = not tracing.is_traced()
+    is_observed = not steps.is_traced()
     if is_observed and inputs.enter():
         _begin_call((args[1:], kwargs))
     return is_observed
@@ -310,7 +310,7 @@ def _end(is_observed: bool, result: Any, error: BaseException | None) -> None:
 
 def _begin_sharded(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """FSDP2 prepares the forward pass of ``args[1]``, a module with the state ``args[0]``: only the root has the model's inputs."""
-    if not tracing.is_traced() and args[0]._is_root is not False and inputs.is_wanted():
+    if not steps.is_traced() and args[0]._is_root is not False and inputs.is_wanted():
         _begin_call(args[2:])
 
 

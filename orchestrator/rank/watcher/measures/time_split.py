@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from .. import importlib_bootstrap, imports, record, steps, tracing
+from .. import importlib_bootstrap, imports, record, steps
 
 #: Collectives and transfers of torch.distributed whose calls are timed. DDP's own are made in C++ and are not among them.
 COLLECTIVES = (
@@ -118,7 +118,7 @@ def _watch_collectives(c10d: Any) -> None:
 
 def _timed(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[float, int] | None:
-        started = None if tracing.is_traced() else split.begin_call()
+        started = None if steps.is_traced() else split.begin_call()
         return None if started is None else (started, _size(args))
 
     def finish(call: tuple[float, int] | None, result: Any, error: BaseException | None) -> None:

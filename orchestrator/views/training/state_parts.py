@@ -10,7 +10,8 @@ from typing import Any, Literal
 from ...model import watch
 from ...model.frozen import dataclass
 from .attempts import Process
-from .replay import KEPT, Replay, modules
+from .kept_lists import KEPT, modules
+from .redone_steps import Replay
 
 Result = Literal["pass", "fail", "unknown", "not applicable"]
 PARTS = (
@@ -30,6 +31,7 @@ PARTS = (
 RARE = ("copies of the model", "accumulated gradients", "other state")
 #: The better a result is, the later it stands: a row has the worst result of all ranks.
 ORDER: tuple[Result, ...] = ("fail", "unknown", "pass", "not applicable")
+LIST = "a list of tensors with the model's shapes"
 UNOBSERVED = "the checkpoint has one in {}, which is no module: it is not observed"
 #: The digest of no tensor.
 NOTHING = "0" * 16
@@ -107,7 +109,7 @@ def _kept(pair: Pair) -> tuple[Result, str]:
         return ("pass", "") if by_number else ("not applicable", "there is none")
     name, number = lost[0].split()[1:3]
     keys = by_number[number]
-    label = f"a list of tensors with the model's shapes{f' ({name})' * (name != 'tensors')}"
+    label = f"{LIST}{f' ({name})' * (name != 'tensors')}"
     if {str(before[key]).split()[0] for key in keys} & pair.saved:
         return "fail", f"{label} differs from that in the checkpoint"
     redone = {key: [(r.step, *r.kept[key]) for r in pair.replays if key in r.kept] for key in sorted(keys)}
@@ -228,10 +230,6 @@ def _epochs(schedulers: Any) -> Any:
     if not isinstance(schedulers, list | tuple):
         return schedulers
     return sorted((item[0] if isinstance(item, list | tuple) and item else item for item in schedulers), key=json.dumps)
-
-
-def _scaler(pair: Pair) -> tuple[Result, str]:
-    return _document(pair.start.scaler, pair.before.scaler, "no gradient scaler")
 
 
 def _document(own: Any, other: Any, absent: str) -> tuple[Result, str]:
@@ -423,7 +421,7 @@ COMPARE: Mapping[str, Callable[[Pair], tuple[Result, str]]] = {
     "optimizer": _optimizer,
     "learning rate": _learning_rate,
     "scheduler": _scheduler,
-    "scaler": _scaler,
+    "scaler": lambda pair: _document(pair.start.scaler, pair.before.scaler, "no gradient scaler"),
     "RNG": _rng,
     "data position": _data_position,
     "accumulated gradients": _accumulated_gradients,

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...model import watch
 from ...model.frozen import dataclass, field
 from .. import values
+from . import kept_lists
 from .attempts import Attempt, Process
 from .resumption import Lineage, Step
 
-#: How the key of tensors begins that a script keeps in a list or a dict, among the copies of the model: ``kept ema 0 0``, and
-#: ``kept ema 0 0 named`` with the names of a dict.
-KEPT = "kept "
 #: How a check says that nothing was compared.
 NONE_TWICE = "no step was done twice"
 #: Inputs with this correlation are the same but for noise; of other samples it is near 0, and less certain the fewer numbers are known.
 NEAR, LEAST_NUMBERS = 0.6, 32
-#: By how much more than the weights they may differ, where sums in another order changed these.
-TIMES = 10.0
 #: A loss that is equal in any two steps that failed, and so shows nothing.
 NAN = math.nan.hex()
 #: Losses of the same batch with the same weights differ less: the forward pass of a rank sums in the same order each time.
@@ -171,7 +167,7 @@ def _replay(step: Step, before: tuple[Attempt, Process, int], after: tuple[Attem
         is_loaded=other.steps[m].batches is not None or process.steps[n].batches is not None,
         buffers=_equal(*(state.buffers if state else None for state in states)),
         copies=_same_copies(*states),
-        kept=_same_kept(*states),
+        kept=kept_lists.compared(*states),
         losses=None if None in losses else (float.fromhex(losses[0] or ""), float.fromhex(losses[1] or "")),
     )
 
@@ -207,39 +203,9 @@ def share(base: Sequence[int], before: Sequence[int], after: Sequence[int]) -> f
     return values.median(differences) / max(values.median(changes), 1.0)
 
 
-def modules(copies: Mapping[str, str | None]) -> dict[str, str | None]:
-    """The copies of the model that modules hold."""
-    return {name: digest for name, digest in copies.items() if not name.startswith(KEPT)}
-
-
 def _same_copies(before: watch.State | None, after: watch.State | None) -> bool | None:
-    own, other = (modules(state.copies if state else {}) for state in (before, after))
+    own, other = (kept_lists.modules(state.copies if state else {}) for state in (before, after))
     return set(own.values()) == set(other.values()) if own and other else None
-
-
-def _same_kept(before: watch.State | None, after: watch.State | None) -> dict[str, tuple[str, bool | None]]:
-    if before is None or after is None or not (before.full and after.full):
-        return {}
-    known = {value for key, value in after.copies.items() if key.startswith(KEPT) and value}
-    rounding = _distance(before.sums, after.sums)
-    return {
-        key: (value, value in known or _is_near(value, known, rounding))
-        for key, value in before.copies.items()
-        if key.startswith(KEPT) and value
-    }
-
-
-def _is_near(value: str, known: Iterable[str], rounding: float | None) -> bool | None:
-    """Whether tensors that a script keeps are those of another attempt but for ``rounding``; None where sums are not known."""
-    distances = [_distance([*map(int, value.split()[1:])], [*map(int, other.split()[1:])]) for other in known]
-    nearest = min((distance for distance in distances if distance is not None), default=None)
-    return None if rounding is None or nearest is None else nearest <= TIMES * rounding
-
-
-def _distance(first: Sequence[int], second: Sequence[int]) -> float | None:
-    """The median of the differences of sums."""
-    pairs = [*zip(first, second, strict=True)] if len(first) == len(second) else []
-    return values.median([abs(a - b) for a, b in pairs]) if pairs else None
 
 
 def _same_states(other: Process, m: int, process: Process, n: int) -> bool | None:

@@ -10,8 +10,8 @@ from ...model.run import Run
 from ..clock import Clocks, clocks
 from ..failovers import Failover
 from .attempts import Attempt
-from .checkpoints import Checkpoint, checkpoints
-from .overview import watched
+from .job_checkpoints import Checkpoint, checkpoints
+from .job_steps import watched
 from .resumption import Lineage, Resumption
 
 #: Where a checkpoint lies -> types of file systems. Others are shown by their type only.

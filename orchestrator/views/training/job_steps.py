@@ -14,7 +14,7 @@ from ..lineage import kept_steps as lineage_of_steps
 from ..overview import RunView
 from ..overview import view as run_view
 from .attempts import Attempt, attempts
-from .checkpoints import damages
+from .job_checkpoints import damages
 from .resumption import Lineage, lineage
 from .worker_returns import with_return, worker_returns
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ...model import watch
 from ...model.frozen import dataclass, field
 from .attempts import Attempt, Process
-from .checkpoints import Checkpoint
+from .job_checkpoints import Checkpoint
 
 #: What a verdict adds that rests on claims only.
 OWN_WORD = ", by the script's own word"

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ...model.frozen import dataclass, field
 from ...model.run import Run
-from .overview import lineage_of
-from .replay import redone
+from .job_steps import lineage_of
+from .redone_steps import redone
 from .worker_returns import Return, worker_returns
 
 
