@@ -11,6 +11,7 @@ from typing import Any
 
 #: Former name -> the name now, below the package.
 FORMER = {
+    "views.collectives.table": "collectives.views.case_table",
     "views.collectives.statistics": "views.statistics",
     "checkers.times_possible": "collectives.plugins.checkers.times_possible",
     "checkers.results_exact": "collectives.plugins.checkers.results_exact",

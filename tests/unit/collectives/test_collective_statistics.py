@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from orchestrator.collectives import views as collectives
-from orchestrator.collectives.page.plots import distributions
+from orchestrator.collectives.page import measured_charts
 from orchestrator.collectives.views import comparisons, fastest, samples
 from orchestrator.model.ratio import Interval
 from orchestrator.model.run import StepRecord
@@ -343,11 +343,11 @@ def test_a_grid_leaves_out_a_trial_whose_transfers_are_not_those_of_the_others()
 def test_thinned_points_keep_every_extreme() -> None:
     y = np.ones(100_000)
     y[[17, 99_000]] = 9, 0
-    _, kept = distributions.thinned(np.arange(100_000.0), y)
+    _, kept = measured_charts.thinned(np.arange(100_000.0), y, 1500)
     assert kept.size <= 1500
     assert {0, 9} <= set(kept)
-    value, part = distributions.curve(y)
-    assert value.size <= 2 * distributions.POINTS
+    value, part = measured_charts.curve(y, 400)
+    assert value.size <= 800
     assert (value[0], value[-1], part[-1]) == (0, 9, 1)
 
 

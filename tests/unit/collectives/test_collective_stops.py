@@ -7,8 +7,8 @@ import re
 
 import pytest
 
+from orchestrator.collectives import sections
 from orchestrator.collectives import views as collectives
-from orchestrator.collectives.page import collective as page
 from orchestrator.collectives.views import experiment, gaps, repeated_delays, straggler_text
 from orchestrator.collectives.views.samples import Spans
 from orchestrator.model import algorithm
@@ -71,7 +71,7 @@ def test_where_no_late_rank_could_be_found_it_is_not_known_whether_there_is_one(
     run = collective_runs.run([part, dataclasses.replace(part, bytes=971_052)])
     result = collectives.measured(run)
     assert result is not None and straggler_text.straggler(result) == f"not known: {reason}"
-    assert ("straggler", f"not known ({reason})") in list(page.pairs(result))
+    assert ("straggler", f"not known ({reason})") in list(sections.pairs_of(run))
     whole = dataclasses.replace(part, iterations=30, recorded=True)
     known = collectives.measured(collective_runs.run([whole, dataclasses.replace(whole, bytes=971_052)]))
     assert known is not None and "n2 is late repeatedly" in straggler_text.straggler(known), "the control"

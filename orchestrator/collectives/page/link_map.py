@@ -6,9 +6,9 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from ....model import ratio
-from ....model.frozen import dataclass
-from ...views import Direction, Measured, directions
+from ...model import ratio
+from ...model.frozen import dataclass
+from ..views import Direction, Measured, directions
 
 #: Ranks of a table; with more of them it has a row for each sender.
 RANKS = 24

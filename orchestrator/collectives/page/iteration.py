@@ -4,19 +4,68 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from markupsafe import Markup
 
-from ....reports.page import svg, timeline
-from ...views import Measured, dependencies, phrases
-from . import trial
+from ...model.frozen import dataclass
+from ...reports.page import svg, timeline
+from ...views import quantities
+from ..views import Case, Measured, Row, Slow, dependencies, phrases
 
 ROW, TOP = 34, 34
 #: Senders with a colour of their own.
 COLOURS = 8
+CAPTION = (
+    "A bar is a transfer in its receiver's row, coloured by sender, light while it waits for the sender; upright lines: where a "
+    "rank's timed region begins and ends."
+)
 
 
-def draw(measured: Measured, chosen: trial.Chosen) -> Markup:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """The iteration that is drawn, and how its time stands to the median. ``slow``: it, if it is one of the slow ones."""
+
+    case: Case
+    trial: int
+    seconds: float
+    usual: float
+    slow: Slow | None
+
+
+def slowest(measured: Measured) -> dict[str, Any] | None:
+    """The title, picture and caption of the iteration that is the slowest against its median; None without records of transfers."""
+    chosen = choose(measured)
+    picture = draw(measured, chosen) if chosen else ""
+    if chosen is None or not picture:
+        return None
+    parts = phrases.where(chosen.slow, measured.setting) if chosen.slow else ""
+    against = f"The slowest against its median: {quantities.duration(chosen.seconds)}, p50 {quantities.duration(chosen.usual)}{parts}."
+    title = f"One iteration: {phrases.case(chosen.case)}, iteration {chosen.trial}"
+    return {"title": title, "picture": picture, "caption": f"{against} {CAPTION}"}
+
+
+def choose(measured: Measured) -> Chosen | None:
+    """The slowest against its case's median, of those with records. Noise at a small size shows less than a long delay."""
+    worst = [chosen for row in measured.rows if (chosen := _slowest_of(measured, row)) is not None]
+    return max(worst, key=lambda chosen: chosen.seconds - chosen.usual, default=None)
+
+
+def _slowest_of(measured: Measured, row: Row) -> Chosen | None:
+    import numpy as np
+
+    spans, _, moved = measured.data[row.case.number]
+    recorded = np.flatnonzero(np.isin(spans.trials, moved.trials)) if moved is not None else np.empty(0, dtype=int)
+    if row.trial is None or not recorded.size:
+        return None
+    times = spans.times("max_rank")
+    spot = int(recorded[times[recorded].argmax()])
+    trial = int(spans.trials[spot])
+    slow = next((slow for slow in measured.slow if (slow.case, slow.trial) == (row.case, trial)), None)
+    return Chosen(case=row.case, trial=trial, seconds=float(times[spot]), usual=row.trial.p50, slow=slow)
+
+
+def draw(measured: Measured, chosen: Chosen) -> Markup:
     """Empty where its transfers are not those of a schedule. All bars of a sender are one path, so that a page stays small."""
     spans, _, moved = measured.data[chosen.case.number]
     pattern = dependencies.pattern(moved, spans, measured.setting.link.beta) if moved is not None else None
@@ -45,8 +94,7 @@ def draw(measured: Measured, chosen: trial.Chosen) -> Markup:
                 paths[senders.index(peer), waits].append(
                     f"M{x1:.1f} {y:.1f}H{x2:.1f}V{y + height * 0.92:.1f}H{x1:.1f}Z"
                 )
-    slow = trial.recorded(measured, chosen)
-    stopped = slow.stopped if slow else None
+    stopped = chosen.slow.stopped if chosen.slow else None
     bottom = TOP + ROW * len(pattern.ranks)
     parts = [
         *_bars(paths),
@@ -57,7 +105,7 @@ def draw(measured: Measured, chosen: trial.Chosen) -> Markup:
         *timeline.axis(0.0, end - zero, bottom, 1000.0, "ms"),
         *_legend([measured.setting.node(peer) for peer in senders]),
     ]
-    text = phrases.slow(slow, measured.setting) if slow else "no slow iteration"
+    text = phrases.slow(chosen.slow, measured.setting) if chosen.slow else "no slow iteration"
     return svg.picture("iteration", bottom + 30, "One iteration, rank by time", text, *parts)
 
 
