@@ -15,7 +15,7 @@ from ..reports.summary import cell, table_lines
 from ..views import quantities
 from . import views as collectives
 from .page import iteration, link_map, measured_charts
-from .views import case_table, comparisons, phrases, straggler_text
+from .views import case_table, finding_text, phrases
 
 Figure = tuple[str, str, str]
 #: Rows of the table at the end of a run, and on a page before a size is chosen.
@@ -32,12 +32,12 @@ DELAYS = "Dots: chunk transfers; lines: the slowest rank of each iteration."
 def statements(run: Run, measured: collectives.Measured) -> Iterator[tuple[str, str]]:
     """Yield (what, text) of each line below the table."""
     yield "link", phrases.link(measured.setting)
-    yield from (("auto", text) for text in comparisons.autos(measured))
-    yield from (("fastest", text) for text in comparisons.winners(measured.fastest))
+    yield from (("auto", text) for text in finding_text.autos(measured))
+    yield from (("fastest", text) for text in finding_text.winners(measured.fastest))
     gaps = collectives.replay_gaps(run, measured.setting)
     known = {
-        "straggler": straggler_text.straggler(measured),
-        "slow iterations": straggler_text.slow_iterations(measured),
+        "straggler": finding_text.straggler(measured),
+        "slow iterations": finding_text.slow_iterations(measured),
         "time": phrases.path(measured),
         "gaps": phrases.gaps(gaps) if gaps else "",
         "bucket": phrases.bucket(measured.setting),
@@ -112,7 +112,7 @@ def document(run: Run) -> object:
         "slow_links": codec.plain(measured.stragglers.links),
         "stopped": codec.plain(measured.stragglers.stopped),
         "critical_path_s": codec.plain(measured.path),
-        "straggler": straggler_text.straggler(measured),
+        "straggler": finding_text.straggler(measured),
         "percentiles": collectives.DEFINITION,
     }
 
@@ -148,7 +148,7 @@ def page(run: Run) -> dict[str, Any] | None:
     shown = case_table.largest(measured, ROWS)
     directions = measured.setting.link.directions
     return {
-        "headline": straggler_text.headline(measured),
+        "headline": finding_text.headline(measured),
         "figures": list(figures(measured)),
         "table": case_table.table(shown),
         "left_out": len(measured.rows) - len(shown.rows),
@@ -243,8 +243,8 @@ def _tied(measured: collectives.Measured, case: collectives.Case) -> str:
 def _straggler(measured: collectives.Measured) -> Figure:
     known, node = measured.stragglers, measured.setting.node
     if not known:
-        outcome, why = straggler_text.unnamed(measured)
+        outcome, why = finding_text.unnamed(measured)
         return "straggler", outcome, why
     names = [*(node(stop.rank) for stop in known.stopped), *(node(late.rank) for late in known.late)]
     names += [f"{node(link.sender)} to {node(link.receiver)}" for link in known.links]
-    return "straggler", ", ".join(names[:3]) + " …" * (len(names) > 3), straggler_text.straggler(measured)
+    return "straggler", ", ".join(names[:3]) + " …" * (len(names) > 3), finding_text.straggler(measured)

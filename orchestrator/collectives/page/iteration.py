@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from ...model.frozen import dataclass
-from ...reports.page import svg, timeline
+from ...reports.page import node_timeline, svg
 from ...views import quantities
 from ..views import Case, Measured, Row, Slow, dependencies, phrases
 
@@ -102,7 +102,7 @@ def draw(measured: Measured, chosen: Chosen) -> Markup:
             [measured.setting.node(rank) for rank in pattern.ranks], place.get(stopped) if stopped is not None else None
         ),
         *_ends(pattern.begin[row] - zero, pattern.finish[row] - zero),
-        *timeline.axis(0.0, end - zero, bottom, 1000.0, "ms"),
+        *node_timeline.axis(0.0, end - zero, bottom, 1000.0, "ms"),
         *_legend([measured.setting.node(peer) for peer in senders]),
     ]
     text = phrases.slow(chosen.slow, measured.setting) if chosen.slow else "no slow iteration"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...model.frozen import dataclass
-from . import batches, memory, traffic
-from .batches import Batches, Share
-from .cost import Link, Price, Prices
+from . import batch_shares, gpu_memory, traffic
+from .batch_shares import Batches, Share
+from .gpu_memory import Memory, Optimizer
 from .layout import Layout
-from .memory import Memory, Optimizer
+from .link_price import Link, Price, Prices
 from .model_description import Model
 from .traffic import Collective
 
@@ -81,7 +81,7 @@ def compute(request: SizingRequest, prices: Prices) -> TrainingSize:
         raise ValueError(problem)
     shares = _shares(request, batches_per_run)
     batch = _largest_batch(request, shares)
-    rank_memory = memory.of_rank(request.model, request.layout, request.optimizer, batch)
+    rank_memory = gpu_memory.of_rank(request.model, request.layout, request.optimizer, batch)
     fit = _fit(request, rank_memory, batch)
     return TrainingSize(
         request=request,
@@ -136,7 +136,7 @@ def _step(request: SizingRequest, batch: int) -> tuple[Collective, ...]:
 def _shares(request: SizingRequest, batches_per_run: Batches | None) -> tuple[Share, ...]:
     if not request.shares or request.batch is None:
         return ()
-    return batches.uneven(
+    return batch_shares.uneven(
         request.shares, request.layout.dp, request.batch, batches_per_run.last if batches_per_run else None
     )
 
@@ -151,7 +151,7 @@ def _fit(request: SizingRequest, rank_memory: Memory, batch: int | None) -> Fit 
         return None
     spare = request.limit - rank_memory.total
     alternatives = (
-        memory.fitting_layouts(request.model, request.layout, request.optimizer, batch, request.limit)
+        gpu_memory.fitting_layouts(request.model, request.layout, request.optimizer, batch, request.limit)
         if spare < 0
         else ()
     )

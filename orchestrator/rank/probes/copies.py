@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch
 
 from ...model.events import ProbeFigure
-from ..node_probe import results
-from ..node_probe.results import NO_GPU, Fact, Missing, Node, Result
+from ..node_probe import probe_results
+from ..node_probe.probe_results import NO_GPU, Fact, Missing, Node, Result
 
 PER_RANK = True
 MIB = 256
@@ -27,7 +27,7 @@ def measure(node: Node) -> Iterator[Result]:
     yield Fact(name="copies", text=f"{MIB} MiB, pinned")
     works = {"to device": (device, host), "to host": (host, device)}
     for name, (target, source) in works.items():
-        values = results.rates(node, lambda: target.copy_(source, non_blocking=True), (MIB << 20) / 1e9)  # noqa: B023
+        values = probe_results.rates(node, lambda: target.copy_(source, non_blocking=True), (MIB << 20) / 1e9)  # noqa: B023
         yield ProbeFigure(name=f"copy {name}", unit="GB/s", better="higher", values=values, ceiling=ceiling)
 
 
@@ -36,7 +36,7 @@ def _ceiling(node: Node) -> tuple[float | None, str]:
         nvml = node.load_nvml()
         handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(node.device).uuid}")
         generation, lanes = nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle), nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)
-        return results.pcie_gb_s(generation, lanes), f"PCIe generation {generation} x{lanes} has no known rate"
+        return probe_results.pcie_gb_s(generation, lanes), f"PCIe generation {generation} x{lanes} has no known rate"
     except OSError as error:
         return None, str(error)
     except Exception as error:  # noqa: BLE001 NVMLError is known only where pynvml is installed

@@ -10,8 +10,8 @@ import torch
 
 from ...model import free_memory
 from ...model.events import ProbeFigure
-from ..node_probe import results
-from ..node_probe.results import Fact, Missing, Node, Result
+from ..node_probe import probe_results
+from ..node_probe.probe_results import Fact, Missing, Node, Result
 from ..runtime import recorder
 
 PER_RANK = True
@@ -52,7 +52,7 @@ def _rates(node: Node, device: torch.device, mib: int, name: str, ceiling: float
     a, b, c = (torch.ones(count, device=device) for _ in range(3))
     works = {"copy": (lambda: a.copy_(b), 2), "triad": (lambda: torch.add(b, c, alpha=3.0, out=a), 3)}
     for kind, (work, arrays) in works.items():
-        values = results.rates(node, work, arrays * count * 4 / 1e9)
+        values = probe_results.rates(node, work, arrays * count * 4 / 1e9)
         yield ProbeFigure(name=f"{name} {kind}", unit="GB/s", better="higher", values=values, ceiling=ceiling)
 
 
@@ -79,7 +79,9 @@ def device_ceiling(node: Node) -> tuple[float | None, str]:
         nvml = node.load_nvml()
         handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(node.device).uuid}")
         clock = nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM)
-        return results.dram_gb_s(clock, nvml.nvmlDeviceGetMemoryBusWidth(handle)), "NVML reports no clock or width"
+        return probe_results.dram_gb_s(
+            clock, nvml.nvmlDeviceGetMemoryBusWidth(handle)
+        ), "NVML reports no clock or width"
     except OSError as error:
         return None, str(error)
     except Exception as error:  # noqa: BLE001 NVMLError is known only where pynvml is installed

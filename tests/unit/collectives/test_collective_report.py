@@ -19,7 +19,7 @@ from orchestrator.collectives import views as collectives
 from orchestrator.collectives.page import link_map, measured_charts, nccl, sheet
 from orchestrator.collectives.plugins.reports import collectives as report
 from orchestrator.collectives.plugins.reports import plots
-from orchestrator.collectives.views import case_table, comparisons, phrases, straggler_text
+from orchestrator.collectives.views import case_table, finding_text, phrases
 from orchestrator.core.verdict import metrics as core_metrics
 from orchestrator.model.run import Run
 from orchestrator.reports import html, junit, metrics, summary
@@ -54,8 +54,8 @@ def measured(run: Run) -> collectives.Measured:
 def test_the_table_is_as_somebody_read_it(run: Run) -> None:
     result = measured(run)
     messages = [
-        phrases.link(result.setting), *case_table.lines(result), *comparisons.winners(result.fastest), straggler_text.straggler(result),
-        phrases.verified(run.history, result), straggler_text.slow_iterations(result), phrases.percentiles(result),
+        phrases.link(result.setting), *case_table.lines(result), *finding_text.winners(result.fastest), finding_text.straggler(result),
+        phrases.verified(run.history, result), finding_text.slow_iterations(result), phrases.percentiles(result),
     ]  # fmt: skip
     same_as_golden("collectives/table.txt", "\n".join(messages) + "\n")
 
@@ -326,7 +326,7 @@ def test_slow_trials_are_counted_alike_on_the_terminal_in_the_table_and_on_the_p
     )
     result = collectives.measured(run)
     assert result is not None and result.outliers == 3
-    assert straggler_text.slow_iterations(result).startswith(
+    assert finding_text.slow_iterations(result).startswith(
         "3 of 20 iterations over 3 x p50, longest 0.98 s (all-reduce ring"
     )
     lines = list(sections.lines(run, Path("runs/x"), whole=True))

@@ -12,8 +12,8 @@ import math
 from collections.abc import Mapping
 
 from ...model.frozen import dataclass
-from . import batches, rank_share
-from .layout import RECOMPUTE, Layout
+from . import batch_shares
+from .layout import RECOMPUTE, Layout, share_of_stage, split_stages
 from .model_description import Model, Shape, Style
 
 
@@ -86,8 +86,8 @@ def of_rank(model: Model, layout: Layout, optimizer: Optimizer, batch: int | Non
 
 
 def _of_stage(model: Model, layout: Layout, optimizer: Optimizer, batch: int | None, stage: int) -> Memory:
-    layers = rank_share.split_stages(model, layout.pp)[stage]
-    held = rank_share.share_of_stage(layers, layout)
+    layers = split_stages(model, layout.pp)[stage]
+    held = share_of_stage(layers, layout)
     per_parameter = optimizer.for_dtype(model.element)
     expert_dp = layout.dp // layout.ep
 
@@ -107,7 +107,7 @@ def _activations(model: Model, layout: Layout, blocks: int, batch: int | None, s
     """(bytes at the peak, their formula), or (None, the reason why they are not known)."""
     if batch is None:
         return None, "no --batch"
-    micro = batches.even(batches.even(batch, layout.dp), layout.microbatches)
+    micro = batch_shares.even(batch_shares.even(batch, layout.dp), layout.microbatches)
     #: A stage starts one microbatch for each stage from it to the last one, before its first gradient arrives.
     flight = min(layout.pp - stage, layout.microbatches)
     if model.shape is None:

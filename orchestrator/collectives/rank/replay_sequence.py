@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from ....model.events import CollectiveSequence
-from ....model.frozen import dataclass
-from ....rank.exchange import cases, operations
-from ....rank.runtime import run_gaps
-from .. import settings, verify
-from . import pacing
+from ...model.events import CollectiveSequence
+from ...model.frozen import dataclass
+from ...rank.exchange import cases, operations
+from ...rank.runtime import run_gaps
+from . import measuring, replay_pacing, verify
 
 if TYPE_CHECKING:
-    from ....rank.runtime import context
+    from ...rank.runtime import context
 
 #: The last part of a wait yields the processor instead of sleeping, because the kernel ends a sleep late.
 LAST_S = 0.0005
@@ -44,8 +43,8 @@ class Sequence:
         """Warm up, replay, and verify. Return the number of results that were verified. Raises WrongResult on all ranks."""
         costs = self._warm_up(run_timed)
         before = self._verify_cases(run_timed, first=True)
-        iterations = pacing.iterations(self.planned)
-        is_verified = pacing.verified(iterations, costs) if self._verifies else (False,) * len(iterations)
+        iterations = replay_pacing.iterations(self.planned)
+        is_verified = replay_pacing.verified(iterations, costs) if self._verifies else (False,) * len(iterations)
         reports = self._replay(iterations, is_verified, synchronise)
         for iteration, report in reports:
             self.verifier.agree(iteration.case, iteration.step, report)
@@ -53,10 +52,10 @@ class Sequence:
 
     @property
     def _verifies(self) -> bool:
-        params: settings.Measuring = self.ctx.params
+        params: measuring.Measuring = self.ctx.params
         return params.verify
 
-    def _warm_up(self, run_timed: RunTimed) -> dict[int, pacing.Costs]:
+    def _warm_up(self, run_timed: RunTimed) -> dict[int, replay_pacing.Costs]:
         """Run every case. The costs are those of the slowest rank."""
         rounds = max(1, self.ctx.params.warmup)
         times: dict[int, list[tuple[float, float]]] = {case.number: [] for case in self.planned}
@@ -66,7 +65,7 @@ class Sequence:
                 self._discard()
         return {case.number: self._costs(case, times[case.number]) for case in self.planned}
 
-    def _costs(self, case: cases.Case, spans: list[tuple[float, float]]) -> pacing.Costs:
+    def _costs(self, case: cases.Case, spans: list[tuple[float, float]]) -> replay_pacing.Costs:
         """Fill and check once more, on all ranks together, as in the sequence."""
         work = self.works[case.number]
         begin = time.monotonic()
@@ -80,7 +79,7 @@ class Sequence:
         if self.ctx.world > 1:
             dist.all_reduce(slowest, dist.ReduceOp.MAX)
         fill_s, check_s, run_s = slowest.tolist()
-        return pacing.Costs(fill_s=fill_s, check_s=check_s, run_s=run_s)
+        return replay_pacing.Costs(fill_s=fill_s, check_s=check_s, run_s=run_s)
 
     def _verify_cases(self, run_timed: RunTimed, *, first: bool) -> int:
         """Run every case once outside of the sequence, and verify its result."""
@@ -94,12 +93,15 @@ class Sequence:
         return len(self.planned)
 
     def _replay(
-        self, iterations: tuple[pacing.Iteration, ...], is_verified: tuple[bool, ...], synchronise: Callable[[], None]
-    ) -> list[tuple[pacing.Iteration, verify.Report]]:
-        reports: list[tuple[pacing.Iteration, verify.Report]] = []
+        self,
+        iterations: tuple[replay_pacing.Iteration, ...],
+        is_verified: tuple[bool, ...],
+        synchronise: Callable[[], None],
+    ) -> list[tuple[replay_pacing.Iteration, verify.Report]]:
+        reports: list[tuple[replay_pacing.Iteration, verify.Report]] = []
         self._fill(iterations[0])
         synchronise()
-        schedule = pacing.Schedule(begin=time.monotonic())
+        schedule = replay_pacing.Schedule(begin=time.monotonic())
         for index, iteration in enumerate(iterations):
             self._iterate(iteration, schedule)
             if index == 0:
@@ -110,7 +112,7 @@ class Sequence:
                 self._fill(iterations[index + 1])
         return reports
 
-    def _iterate(self, iteration: pacing.Iteration, schedule: pacing.Schedule) -> None:
+    def _iterate(self, iteration: replay_pacing.Iteration, schedule: replay_pacing.Schedule) -> None:
         ctx, work = self.ctx, self.works[iteration.case.number]
         due = schedule.due(iteration.waits) if work else time.monotonic()
         wait_until(due)
@@ -125,7 +127,7 @@ class Sequence:
         pass_phase()
         ctx.end_step(None, timed=(start, end), gaps=self.run_gaps.take(start, end))
 
-    def _fill(self, iteration: pacing.Iteration) -> None:
+    def _fill(self, iteration: replay_pacing.Iteration) -> None:
         work = self.works[iteration.case.number]
         if work and self._verifies:
             work.fill()
@@ -136,7 +138,7 @@ class Sequence:
             self.ctx.chunks.discard()
 
     def _report_begin(
-        self, iterations: tuple[pacing.Iteration, ...], is_verified: tuple[bool, ...], begin: float
+        self, iterations: tuple[replay_pacing.Iteration, ...], is_verified: tuple[bool, ...], begin: float
     ) -> None:
         chosen = (iteration.step for iteration, flag in zip(iterations, is_verified, strict=True) if flag)
         self.ctx.note(

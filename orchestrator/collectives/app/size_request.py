@@ -7,7 +7,7 @@ from typing import Literal
 
 from ...app.requests import option
 from ...model.frozen import dataclass
-from ..sizing import layout, memory, transformers
+from ..sizing import gpu_memory, layout, transformers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class SizeRequest:
 
     model: ModelRequest = ModelRequest()
     layout: LayoutRequest = LayoutRequest()
-    optimizer: str = option("adam", "Its state is part of the memory.", choices=tuple(memory.OPTIMIZERS))
+    optimizer: str = option("adam", "Its state is part of the memory.", choices=tuple(gpu_memory.OPTIMIZERS))
     link: str | None = option(
         None,
         "Rate and latency of a link: 100mbit,50us (bits with the headers of Ethernet), 12.5GB/s,5us (bytes of data).",

@@ -13,9 +13,9 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..model_description import DTYPES
-from . import recording
-from .recording import Event, Recording, TraceError
+from . import trace_recording
+from .model_description import DTYPES
+from .trace_recording import Event, Recording, TraceError
 
 #: CollectiveCommType of Chakra's schema, by number.
 _COLLECTIVES = (
@@ -61,14 +61,14 @@ def read(document: Any, file: str, rank: int | None) -> Recording:
         raise TraceError("\n".join(problems))
     ranks = [rank_ + 1 for group in groups.values() for rank_ in group]
     ranks += [rank_ + 1 for event in events for rank_ in event.peer or ()]
-    ordered = recording.schedule(_tasks(nodes), by_node, file) if convert is _node else None
+    ordered = trace_recording.schedule(_tasks(nodes), by_node, file) if convert is _node else None
     ordered = ordered or tuple(sorted(events, key=lambda event: event.start or 0.0))
     return Recording(file=file, rank=rank, events=ordered, world=max(ranks, default=None))
 
 
-def _tasks(nodes: Sequence[Mapping[str, Any]]) -> list[recording.Task]:
+def _tasks(nodes: Sequence[Mapping[str, Any]]) -> list[trace_recording.Task]:
     return [
-        recording.Task(
+        trace_recording.Task(
             id=str(_get(node, "id", "Id")),
             needs=tuple(str(id) for keys in _NEEDS for id in _get(node, *keys) or ()),
             seconds=int(_get(node, *_LENGTH) or 0) / 1e6,
@@ -118,9 +118,9 @@ def _collective(attributes: Mapping[str, Any], name: str) -> str:
         raise TraceError(f"{name} lacks comm_type")
     if str(kind).isdecimal():
         kind = _COLLECTIVES[int(kind)] if int(kind) < len(_COLLECTIVES) else kind
-    operation = recording.operation(str(kind))
+    operation = trace_recording.operation(str(kind))
     if not operation:
-        raise TraceError(f"unknown operation: comm_type {kind} of {name}; known: {recording.known_operations()}")
+        raise TraceError(f"unknown operation: comm_type {kind} of {name}; known: {trace_recording.known_operations()}")
     return operation
 
 
@@ -153,20 +153,20 @@ def _observed(node: Mapping[str, Any], where: str, groups: Groups, rank: int | N
         raise TraceError(
             "record_param_comms lacks collective_name: a schema before 1.0.4; record it with a newer PyTorch"
         )
-    operation = recording.operation(str(name))
+    operation = trace_recording.operation(str(name))
     if operation is None:
-        raise TraceError(f"unknown operation {name}; known: {recording.known_operations()}")
+        raise TraceError(f"unknown operation {name}; known: {trace_recording.known_operations()}")
     if not operation:
         return ()
-    dtype = recording.dtype(str(attributes.get("dtype", "byte")))
+    dtype = trace_recording.dtype(str(attributes.get("dtype", "byte")))
     if dtype is None:
         raise TraceError(f"unknown dtype {attributes.get('dtype')}")
-    group = groups.get(str(attributes.get("pg_name", "")), ()) or recording.all_ranks(
+    group = groups.get(str(attributes.get("pg_name", "")), ()) or trace_recording.all_ranks(
         int(attributes.get("pg_size") or 0)
     )
     start = node.get("ts")
     given, taken = (int(attributes.get(key) or 0) for key in ("in_msg_nelems", "out_msg_nelems"))
-    sizes = 0 if operation == "barrier" else recording.total_size(operation, given, taken, len(group) or 1)
+    sizes = 0 if operation == "barrier" else trace_recording.total_size(operation, given, taken, len(group) or 1)
     return (
         Event(
             operation=operation,
@@ -215,7 +215,7 @@ def _groups(nodes: Iterable[Mapping[str, Any]]) -> Groups:
             continue  # the observer cuts off long texts
         for listed_group in listed:
             groups[str(listed_group["pg_name"])] = tuple(
-                listed_group.get("ranks") or recording.all_ranks(int(listed_group["group_size"]))
+                listed_group.get("ranks") or trace_recording.all_ranks(int(listed_group["group_size"]))
             )
     return groups
 

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..layout import Groups
-from ..replay_items import Item
-from .recording import ORIGIN, Event, Recording, TraceError
+from .layout import Groups
+from .replay_items import Item
+from .trace_recording import ORIGIN, Event, Recording, TraceError
 
 #: (operation, ranks) -> the algorithm that replays it.
 Algorithms = Callable[[str, int], str]

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..model_description import DTYPES
-from . import recording
-from .recording import Event, Recording, TraceError
+from . import trace_recording
+from .model_description import DTYPES
+from .trace_recording import Event, Recording, TraceError
 
 
 def is_param_trace(document: Any) -> bool:
@@ -46,18 +46,18 @@ def read(document: Sequence[Any], file: str, rank: int | None) -> Recording:
 
 def _event(entry: Mapping[str, Any], where: str, groups: Mapping[Any, tuple[int, ...]]) -> tuple[Event, ...]:
     name = str(entry["comms"])
-    operation = recording.operation(name)
+    operation = trace_recording.operation(name)
     if operation is None:
-        raise TraceError(f"unknown operation {name}; known: {recording.known_operations()}")
+        raise TraceError(f"unknown operation {name}; known: {trace_recording.known_operations()}")
     if not operation:
         return ()
-    group = groups.get(entry.get("pg_id"), ()) or recording.all_ranks(int(entry.get("world_size") or 0))
+    group = groups.get(entry.get("pg_id"), ()) or trace_recording.all_ranks(int(entry.get("world_size") or 0))
     given, taken, dtype = (0, 0, "float32") if operation == "barrier" else _sizes(entry, name)
     start = entry.get("startTime_ns")
     return (
         Event(
             operation=operation,
-            size=recording.total_size(operation, given, taken, len(group) or 1) * DTYPES[dtype],
+            size=trace_recording.total_size(operation, given, taken, len(group) or 1) * DTYPES[dtype],
             dtype=dtype,
             where=f"{where} ({name})",
             group=() if operation in ("send", "recv") else group,
@@ -71,7 +71,7 @@ def _sizes(entry: Mapping[str, Any], name: str) -> tuple[int, int, str]:
     lacking = [key for key in ("in_msg_size", "out_msg_size", "dtype") if entry.get(key) is None]
     if lacking:
         raise TraceError(f"{name} lacks {', '.join(lacking)}")
-    dtype = recording.dtype(str(entry["dtype"]))
+    dtype = trace_recording.dtype(str(entry["dtype"]))
     if dtype is None:
         raise TraceError(f"unknown dtype {entry['dtype']}")
     given, taken = int(entry["in_msg_size"]), int(entry["out_msg_size"])

@@ -10,8 +10,8 @@ import dataclasses
 import graphlib
 from collections.abc import Mapping, Sequence
 
-from ....model.frozen import dataclass
-from ..model_description import DTYPES
+from ...model.frozen import dataclass
+from .model_description import DTYPES
 
 #: Letters of a name in lower case -> ccbed's name; "": no transfer.
 _OPERATIONS: Mapping[str, str] = {

@@ -16,8 +16,8 @@ from ...model.trial import Trial
 from ...model.verdict import Verdict
 from ...views import Failover, FaultView, RunView, mapping, probes
 from ...views.training import RecoveryFigures
-from . import event_sentences, facts, files
-from .failover import milliseconds
+from . import bundle_links, event_sentences, page_facts
+from .node_timeline import milliseconds
 
 #: Events that the page leaves out, unless a verdict names them.
 QUIET = (
@@ -232,7 +232,7 @@ def steps(lost: Sequence[int]) -> str:
     if not lost:
         return "0"
     whole = len(lost) > 1 and lost[-1] - lost[0] + 1 == len(lost)
-    return f"{len(lost)} ({lost[0]} to {lost[-1]})" if whole else f"{len(lost)} ({facts.show(list(lost)[:12])})"
+    return f"{len(lost)} ({lost[0]} to {lost[-1]})" if whole else f"{len(lost)} ({page_facts.show(list(lost)[:12])})"
 
 
 def _title(view: RunView, failover: Failover, step: int | None) -> str:
@@ -267,13 +267,13 @@ def _pieces(key: str, value: Any) -> Iterator[Evidence]:
     if key == "findings" and isinstance(value, list | tuple) and all(isinstance(item, Mapping) for item in value):
         for item in value:
             rest = {name: part for name, part in item.items() if name not in ("text", "seq")}
-            text = ", ".join(filter(None, (facts.show(item.get("text", "")), facts.show(rest))))
+            text = ", ".join(filter(None, (page_facts.show(item.get("text", "")), page_facts.show(rest))))
             yield Evidence(name="", text=text, events=numbers("seq", item.get("seq", ())))
     elif value not in ("", None, [], {}, ()):
         pairs = value.items() if isinstance(value, Mapping) else ()
         text = ", ".join(
-            f"{_START.sub(_started, str(name))}: {facts.show(item)}" for name, item in pairs
-        ) or facts.show(value)
+            f"{_START.sub(_started, str(name))}: {page_facts.show(item)}" for name, item in pairs
+        ) or page_facts.show(value)
         yield Evidence(name=_NAMES.get(key, key), text=text, events=numbers(key, value))
 
 
@@ -284,5 +284,5 @@ def _event(event: Event, line: int, logs: Mapping[tuple[str, int, int], str]) ->
     return EventRow(
         seq=event.seq, line=line, t=f"{event.t:.3f}", type=event.type, f=event.f, node=event.node or "",
         attempt="" if event.epoch is None else views.start_name(event.epoch), text=event_sentences.sentence(event),
-        log=files.address(log) if log else "",
+        log=bundle_links.address(log) if log else "",
     )  # fmt: skip

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ....model.frozen import dataclass, field
-from ....rank.exchange import cases
+from ...model.frozen import dataclass, field
+from ...rank.exchange import cases
 
 #: The collective before, among those in which the rank takes part.
 LAST = -1

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...cli.render.terminal import Terminal
-from ..app.size import Sized
-from ..sizing import cost, traces
-from ..sizing.batches import Share
-from ..sizing.layout import Layout
-from ..sizing.memory import Memory
-from ..sizing.replay_items import Item
-from ..sizing.training_size import Fit, Row, TrainingSize
+from ..app.estimate import Sized
+from . import link_price, traces
+from .batch_shares import Share
+from .gpu_memory import Memory
+from .layout import Layout
+from .replay_items import Item
+from .training_size import Fit, Row, TrainingSize
 
 
 def show_sized(terminal: Terminal, sized: Sized, trace: Path | None, *, as_json: bool) -> None:
@@ -207,8 +207,12 @@ def _tail(sizing: TrainingSize) -> Iterator[str]:
         )
 
 
-def _headers(link: cost.Link) -> str:
-    return f": {cost.FRAME_PAYLOAD:,} of {cost.FRAME:,} bytes of an Ethernet frame are data" if link.payload < 1 else ""
+def _headers(link: link_price.Link) -> str:
+    return (
+        f": {link_price.FRAME_PAYLOAD:,} of {link_price.FRAME:,} bytes of an Ethernet frame are data"
+        if link.payload < 1
+        else ""
+    )
 
 
 def _held(memory: Memory) -> Iterator[str]:

@@ -20,10 +20,20 @@ from ...model import algorithm as algorithms
 from ...model.errors import UsageError
 from ...model.frozen import dataclass, fields
 from ...store import unpack
-from ..sizing import cost, layout, memory, model_description, replay_items, traces, traffic, training_size, transformers
+from ..sizing import (
+    gpu_memory,
+    layout,
+    link_price,
+    model_description,
+    replay_items,
+    trace_matching,
+    traces,
+    traffic,
+    training_size,
+    transformers,
+)
 from ..sizing.model_description import Model, Shape, Style
-from ..sizing.trace_readers import matching
-from .request import LayoutRequest, ModelRequest, SizeRequest
+from .size_request import LayoutRequest, ModelRequest, SizeRequest
 
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(?:b)?", re.IGNORECASE)
 _DEFAULT_GPUS = 4
@@ -61,10 +71,10 @@ def run(session: Session, request: SizeRequest) -> Sized:
 def estimate(request: SizeRequest, algorithm_modules: Mapping[str, Any]) -> training_size.TrainingSize:
     """Compute the sizing. ``algorithm_modules``: those of the algorithms by name. Raises UsageError with all mistakes."""
     problems: list[str] = []
-    link = _try(problems, lambda: cost.parse_link(request.link) if request.link else None)
+    link = _try(problems, lambda: link_price.parse_link(request.link) if request.link else None)
     limit = _try(problems, lambda: _limit(request.gpu_memory))
     shares = _try(problems, lambda: _shares(request.layout.shares))
-    prices = _try(problems, lambda: cost.Prices(algorithm_modules, request.algorithm))
+    prices = _try(problems, lambda: link_price.Prices(algorithm_modules, request.algorithm))
     model = _try(problems, lambda: _model(request.model))
     arranged = _try(problems, lambda: _layout(request.layout, model)) if model else None
     if problems or model is None or arranged is None:
@@ -72,7 +82,7 @@ def estimate(request: SizeRequest, algorithm_modules: Mapping[str, Any]) -> trai
     question = training_size.SizingRequest(
         model=model,
         layout=arranged,
-        optimizer=memory.OPTIMIZERS[request.optimizer],
+        optimizer=gpu_memory.OPTIMIZERS[request.optimizer],
         batch=request.layout.batch,
         dataset=request.layout.dataset,
         epochs=request.layout.epochs,
@@ -182,10 +192,10 @@ def _name(file: Path) -> str:
     return letters.strip("-")[:60] or "emulate"
 
 
-def chooser(algorithm_modules: Mapping[str, Any], name: str | None) -> matching.Algorithms:
+def chooser(algorithm_modules: Mapping[str, Any], name: str | None) -> trace_matching.Algorithms:
     """Return the function that chooses the algorithm for an operation of a trace. Raises UsageError."""
     try:
-        prices = cost.Prices(algorithm_modules, name)
+        prices = link_price.Prices(algorithm_modules, name)
     except ValueError as error:
         raise UsageError(*str(error).splitlines(), hint="ccbed list algorithms") from None
 

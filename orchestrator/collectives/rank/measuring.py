@@ -1,13 +1,13 @@
-"""Parameters of how collectives are measured, for all workloads that measure them. Without torch."""
+"""Parameters of how collectives are measured, for all workloads, and when a case is known precisely enough. Without torch."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from ...model import ratio
 from ...model.bed import LinkSpec
 from ...model.frozen import dataclass
-from . import precision
 
 #: What percentiles are over: chunk transfers; or per iteration the slowest rank, the mean of the ranks, last end - first start.
 OVER = ("chunk", "max_rank", "mean_rank", "cct")
@@ -80,7 +80,45 @@ def problems(params: Measuring, *, auto: bool) -> Iterator[str]:
 
 def _precision_problems(params: Measuring) -> Iterator[str]:
     try:
-        if not 0 <= precision.parse(params.precision) < 1:
+        if not 0 <= parse(params.precision) < 1:
             yield f"precision: must be below 100 % (got {params.precision})"
     except ValueError:
         yield f"precision: must be a share such as 2% (got {params.precision!r})"
+
+
+#: No case stops before so many iterations.
+LEAST = 12
+#: The interval is computed again when there are so many times as many iterations: frequent checks would stop by chance.
+GROWTH = 1.3
+#: With a precision a case may have so many times the iterations that the user set.
+MOST_TIMES = 100
+
+
+def is_within(median: ratio.Interval | None, share: float) -> bool:
+    """Whether the interval is narrower than this share of the median."""
+    return median is not None and median.high - median.low < share * median.value
+
+
+def most_iterations(iterations: int, share: str) -> int:
+    """The iterations that are planned; those that the precision does not need are left out."""
+    return iterations * MOST_TIMES if share and iterations > 0 else iterations
+
+
+def check_counts(iterations: int) -> frozenset[int]:
+    """The numbers of iterations after which the interval is computed."""
+    made, count = set(), LEAST
+    while count < iterations:
+        made.add(count)
+        count = math.ceil(count * GROWTH)
+    return frozenset(made)
+
+
+def is_reached(medians: Iterable[ratio.Interval | None], share: float) -> bool:
+    """Whether all cases that alternate can stop."""
+    return all(is_within(median, share) for median in medians)
+
+
+def parse(text: str) -> float:
+    """A share from ``2%`` or ``0.02``; 0: all iterations run. Raises ValueError."""
+    number = float(text.strip().removesuffix("%").rstrip() or "0")
+    return number / 100 if text.strip().endswith("%") else number
