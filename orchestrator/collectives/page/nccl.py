@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from ...model import schedule
 from ...model.run import Run
 from ...reports.page import page_facts
 from ..views import Measured, Row
@@ -30,11 +31,6 @@ _TYPES = {
     "float32": "float", "float64": "double", "float16": "half", "bfloat16": "bfloat16", "int8": "int8", "uint8": "uint8",
     "int32": "int32", "int64": "int64",
 }  # fmt: skip
-#: Operations whose count is that of one rank's share.
-_SHARED = ("all-gather", "reduce-scatter", "all-to-all", "gather", "scatter")
-#: Operations with a root; the others have -1 there.
-_ROOTED = ("broadcast", "reduce", "gather", "scatter")
-_REDUCES = ("all-reduce", "reduce-scatter", "reduce")
 
 
 def document(run: Run, measured: Measured) -> str:
@@ -162,14 +158,18 @@ def _microseconds(times: Iterable[float]) -> list[float | str]:
 def about(row: Row) -> tuple[str, str, str]:
     """Type, operator and root by the names of nccl-tests; the root in the width that nccl-tests prints."""
     case = row.case
-    root = case.root if case.operation in _ROOTED else -1
-    return _TYPES.get(case.dtype, case.dtype), case.operator if case.operation in _REDUCES else "none", f"{root:>6}"
+    root = case.root if case.operation in schedule.ROOTED else -1
+    return (
+        _TYPES.get(case.dtype, case.dtype),
+        case.operator if case.operation in schedule.REDUCING else "none",
+        f"{root:>6}",
+    )
 
 
 def count(row: Row) -> int:
     """Elements of one rank's share where the size is the total of all ranks, as nccl-tests prints it."""
     case = row.case
-    return case.count // max(case.world, 1) if case.operation in _SHARED else case.count
+    return case.count // max(case.world, 1) if case.operation in schedule.IN_BLOCKS else case.count
 
 
 def _body(row: Row) -> dict[str, Any]:

@@ -8,9 +8,10 @@ The first two hold nodes whose attributes name a collective (``comm_type``, ``co
 from __future__ import annotations
 
 import ast
+import functools
+import io
 import json
-import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from . import trace_recording
@@ -224,7 +225,9 @@ def _attributes(node: Mapping[str, Any]) -> dict[str, Any]:
     """``attr`` (protobuf: one of many value fields) or ``attrs`` (the observer: value) as a mapping."""
     attributes: dict[str, Any] = {attribute["name"]: attribute.get("value") for attribute in node.get("attrs") or ()}
     for attribute in node.get("attr") or ():
-        attributes[attribute["name"]] = next((value for key, value in attribute.items() if key not in _ABOUT), None)
+        attributes[attribute.get("name", "")] = next(
+            (value for key, value in attribute.items() if key not in _ABOUT), None
+        )
     return attributes
 
 
@@ -235,128 +238,74 @@ def _get(node: Mapping[str, Any], *names: str) -> Any:
     return next((node[name] for name in names if name in node), None)
 
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_WIDTHS = {_FIXED64: 8, _FIXED32: 4}
-#: A varint has at most so many bytes.
-_LONGEST = 10
-
-Value = int | bytes
-Read = Callable[[Any], Any]
+#: Message -> number of a field -> (name, type) of schema/protobuf/et_def.proto of mlcommons/chakra; without lists of values and bytes,
+#: which are no facts about a collective. A type in brackets is repeated.
+_SCHEMA: Mapping[str, Mapping[int, tuple[str, str]]] = {
+    "GlobalMetadata": {1: ("version", "string")},
+    "AttributeProto": {
+        1: ("name", "string"), 3: ("double_val", "double"), 5: ("float_val", "float"), 7: ("int32_val", "int32"), 9: ("int64_val", "int64"),
+        11: ("uint32_val", "uint32"), 13: ("uint64_val", "uint64"), 15: ("sint32_val", "sint32"), 17: ("sint64_val", "sint64"),
+        19: ("fixed32_val", "fixed32"), 21: ("fixed64_val", "fixed64"), 23: ("sfixed32_val", "sfixed32"), 25: ("sfixed64_val", "sfixed64"),
+        27: ("bool_val", "bool"), 29: ("string_val", "string"),
+    },
+    "IOInfo": {1: ("values", "string")},
+    "Node": {
+        1: ("id", "uint64"), 2: ("name", "string"), 3: ("type", "int32"), 4: ("ctrl_deps", "[uint64]"), 5: ("data_deps", "[uint64]"),
+        6: ("start_time_micros", "uint64"), 7: ("duration_micros", "uint64"), 8: ("inputs", "IOInfo"), 10: ("attr", "[AttributeProto]"),
+    },
+}  # fmt: skip
 
 
 def read_protobuf(content: bytes) -> list[dict[str, Any]]:
     """The nodes of a trace in protobuf form (``*.et``), as its JSON form would hold them.
 
-    A file is a row of messages, each behind its length: one GlobalMetadata, then every Node (schema/protobuf/et_def.proto of
-    mlcommons/chakra). Fields that are not known are skipped. Raises TraceError for any other file, with the position of the
-    first wrong byte.
+    A file is a row of messages, each behind its length: one GlobalMetadata, then every Node. Raises TraceError for any other file,
+    with the position of the message that is wrong.
     """
-    nodes_: list[dict[str, Any]] = []
-    at, first = 0, True
+    from google.protobuf import proto
+
+    messages, stream = _messages(), io.BytesIO(content)
+    nodes: list[dict[str, Any]] = []
+    at, kind = 0, "GlobalMetadata"
     while at < len(content):
-        size, begin = _varint(content, at)
-        if begin + size > len(content):
-            raise TraceError(f"byte {at}: a message of {size} bytes where {len(content) - begin} are left: cut off?")
-        if not first:
-            nodes_.append(_message(content[begin : begin + size], _NODE, begin))
-        first, at = False, begin + size
-    return nodes_
-
-
-def _message(content: bytes, known: Mapping[int, tuple[str, int, Read]], base: int) -> dict[str, Any]:
-    """The fields of ``known`` by name; ``attr`` as a list."""
-    node: dict[str, Any] = {}
-    for number, wire, value, at in _fields(content, base):
-        if number not in known:
-            continue
-        name, expected, read = known[number]
-        if wire != expected:
-            raise TraceError(f"byte {base + at}: field {number} ({name}) is of wire type {wire}, not {expected}")
         try:
-            field_value = read(value)
-        except (UnicodeDecodeError, struct.error) as error:
-            raise TraceError(f"byte {base + at}: field {number} ({name}): {error}") from None
-        except TraceError as error:
-            within = str(error).partition(": ")[2]
-            raise TraceError(f"byte {base + at}: within field {number} ({name}): {within}") from None
-        if name == "attr":
-            node.setdefault(name, []).append(field_value)
-        else:
-            node[name] = field_value
-    return node
+            message = proto.parse_length_prefixed(messages[kind], stream)
+        except Exception as error:  # noqa: BLE001 the library's errors have no common class, and differ between its releases
+            raise TraceError(f"byte {at}: no message {kind}: {error}") from None
+        if kind == "Node":
+            nodes.append(_plain(message))
+        at, kind = stream.tell(), "Node"
+    return nodes
 
 
-def _fields(content: bytes, base: int) -> Iterator[tuple[int, int, Value, int]]:
-    """(number, wire type, value, where it begins)."""
-    at = 0
-    while at < len(content):
-        begin = at
-        key, at = _varint(content, at, base)
-        number, wire = key >> 3, key & 7
-        if number == 0 or wire not in (_VARINT, _BYTES, *_WIDTHS):
-            raise TraceError(f"byte {base + begin}: no field of a message begins with {key}")
-        if wire == _VARINT:
-            value, at = _varint(content, at, base)
-            yield number, wire, value, begin
-            continue
-        size = _WIDTHS.get(wire, 0)
-        if wire == _BYTES:
-            size, at = _varint(content, at, base)
-        if at + size > len(content):
-            raise TraceError(f"byte {base + begin}: a field of {size} bytes where {len(content) - at} are left")
-        yield number, wire, content[at : at + size], begin
-        at += size
+@functools.cache
+def _messages() -> dict[str, Any]:
+    """The classes of ``_SCHEMA``. Fields that are not in it are skipped."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    file = descriptor_pb2.FileDescriptorProto(name="chakra_trace.proto", package="chakra_trace", syntax="proto3")
+    for name, fields in _SCHEMA.items():
+        message = file.message_type.add(name=name)
+        for number, (field, kind) in fields.items():
+            made = message.field.add(name=field, number=number, label=3 if kind.startswith("[") else 1)
+            single = kind.strip("[]")
+            if single in _SCHEMA:
+                made.type, made.type_name = made.TYPE_MESSAGE, f".chakra_trace.{single}"
+            else:
+                made.type = made.Type.Value(f"TYPE_{single.upper()}")
+        if name == "AttributeProto":  # so that a value of 0 is told from none
+            message.oneof_decl.add(name="value")
+            for made in message.field[1:]:
+                made.oneof_index = 0
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"chakra_trace.{name}")) for name in _SCHEMA
+    }
 
 
-def _varint(content: bytes, at: int, base: int = 0) -> tuple[int, int]:
-    """(value, where it ends)."""
-    value = 0
-    for place, byte in enumerate(content[at : at + _LONGEST]):
-        value |= (byte & 0x7F) << (7 * place)
-        if byte < 0x80:
-            return value & (1 << 64) - 1, at + place + 1
-    raise TraceError(f"byte {base + at}: no length or number ends here")
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >> 63 else value
-
-
-def _zigzag(value: int) -> int:
-    return (value >> 1) ^ -(value & 1)
-
-
-def _unpacked(form: str) -> Read:
-    return lambda content: struct.unpack(form, content)[0]
-
-
-def _text(content: bytes) -> str:
-    return content.decode()
-
-
-def _numbers(content: bytes) -> list[int]:
-    """A packed list of numbers."""
-    numbers, at = [], 0
-    while at < len(content):
-        number, at = _varint(content, at)
-        numbers.append(number)
-    return numbers
-
-
-#: number -> (name, wire type, how it is read); lists and bytes are no facts about a collective.
-_ATTRIBUTE: dict[int, tuple[str, int, Read]] = {
-    1: ("name", _BYTES, _text), 3: ("double_val", _FIXED64, _unpacked("<d")), 5: ("float_val", _FIXED32, _unpacked("<f")),
-    7: ("int32_val", _VARINT, _signed), 9: ("int64_val", _VARINT, _signed), 11: ("uint32_val", _VARINT, int),
-    13: ("uint64_val", _VARINT, int), 15: ("sint32_val", _VARINT, _zigzag), 17: ("sint64_val", _VARINT, _zigzag),
-    19: ("fixed32_val", _FIXED32, _unpacked("<I")), 21: ("fixed64_val", _FIXED64, _unpacked("<Q")),
-    23: ("sfixed32_val", _FIXED32, _unpacked("<i")), 25: ("sfixed64_val", _FIXED64, _unpacked("<q")),
-    27: ("bool_val", _VARINT, bool), 29: ("string_val", _BYTES, _text),
-}  # fmt: skip
-_INPUTS: dict[int, tuple[str, int, Read]] = {1: ("values", _BYTES, _text)}
-_NODE: dict[int, tuple[str, int, Read]] = {
-    1: ("id", _VARINT, int), 2: ("name", _BYTES, _text), 3: ("type", _VARINT, int),
-    4: ("ctrl_deps", _BYTES, _numbers), 5: ("data_deps", _BYTES, _numbers),
-    6: ("start_time_micros", _VARINT, int), 7: ("duration_micros", _VARINT, int),
-    8: ("inputs", _BYTES, lambda content: _message(content, _INPUTS, 0)),
-    10: ("attr", _BYTES, lambda content: {"name": "", **_message(content, _ATTRIBUTE, 0)}),
-}  # fmt: skip
+def _plain(value: Any) -> Any:
+    """A message as a mapping of the fields that it has, and a repeated field as a list."""
+    if hasattr(value, "ListFields"):
+        return {field.name: _plain(part) for field, part in value.ListFields()}
+    return value if isinstance(value, int | float | str) else [_plain(part) for part in value]

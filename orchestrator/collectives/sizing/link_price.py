@@ -10,11 +10,10 @@ from ...core.spec import values
 from ...model import algorithm as algorithms
 from ...model.frozen import dataclass
 from ...model.schedule import Cost
+from ..rank import link_fit
 from .traffic import Collective
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtKMGT]?)(bit|bits|b|B)(?:/s|ps)?")
-#: TCP payload of a full Ethernet frame of MTU 1500, and its bytes on the wire, with the headers of Ethernet, IP and TCP.
-FRAME_PAYLOAD, FRAME = 1448, 1514
 _FACTOR = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 #: The cost of a send-recv of a pipeline with any algorithm: one message in one direction.
 _MESSAGE = Cost(1, 1)
@@ -63,7 +62,7 @@ def parse_link(text: str) -> Link:
         alpha = values.seconds(delay) if delay else 0.0
     except ValueError as error:
         raise ValueError(f"--link: latency {error} (got {delay!r})") from None
-    bits, payload = (8, 1.0) if match[3] == "B" else (1, FRAME_PAYLOAD / FRAME)
+    bits, payload = (8, 1.0) if match[3] == "B" else (1, link_fit.PAYLOAD / link_fit.FRAME)
     return Link(rate=float(match[1]) * _FACTOR[match[2].lower()] * bits, alpha=alpha, text=text, payload=payload)
 
 

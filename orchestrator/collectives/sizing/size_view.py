@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ...cli.render.terminal import Terminal
 from ..app.estimate import Sized
+from ..rank import link_fit
 from . import link_price, traces
 from .batch_shares import Share
 from .gpu_memory import Memory
@@ -209,9 +210,7 @@ def _tail(sizing: TrainingSize) -> Iterator[str]:
 
 def _headers(link: link_price.Link) -> str:
     return (
-        f": {link_price.FRAME_PAYLOAD:,} of {link_price.FRAME:,} bytes of an Ethernet frame are data"
-        if link.payload < 1
-        else ""
+        f": {link_fit.PAYLOAD:,} of {link_fit.FRAME:,} bytes of an Ethernet frame are data" if link.payload < 1 else ""
     )
 
 

@@ -215,6 +215,19 @@ def dram_gb_s(clock_mhz: float, bus_bits: float) -> float | None:
     return 2 * clock_mhz * 1e6 * bus_bits / 8 / 1e9 if clock_mhz > 0 and bus_bits > 0 else None
 
 
+def ceiling_by_nvml(node: Node, read: Callable[[Any, Any], tuple[float | None, str]]) -> tuple[float | None, str]:
+    """What ``read`` (pynvml, the handle of the node's GPU) returns: the best value, or None and why it is not known."""
+    import torch
+
+    try:
+        nvml = node.load_nvml()
+        return read(nvml, nvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(node.device).uuid}"))
+    except OSError as error:
+        return None, str(error)
+    except Exception as error:  # noqa: BLE001 NVMLError is known only where pynvml is installed
+        return None, f"NVML: {error}"
+
+
 def _flags(system: Path) -> set[str]:
     try:
         with open(system / "proc/cpuinfo") as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -21,7 +22,7 @@ def measure(node: Node) -> Iterator[Result]:
         return
     host = torch.ones(MIB << 20, dtype=torch.uint8).pin_memory()
     device = torch.ones(MIB << 20, dtype=torch.uint8, device=node.device)
-    ceiling, reason = _ceiling(node)
+    ceiling, reason = probe_results.ceiling_by_nvml(node, _ceiling)
     if ceiling is None:
         yield Missing(name="ceiling of copies", reason=reason)
     yield Fact(name="copies", text=f"{MIB} MiB, pinned")
@@ -31,13 +32,6 @@ def measure(node: Node) -> Iterator[Result]:
         yield ProbeFigure(name=f"copy {name}", unit="GB/s", better="higher", values=values, ceiling=ceiling)
 
 
-def _ceiling(node: Node) -> tuple[float | None, str]:
-    try:
-        nvml = node.load_nvml()
-        handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(node.device).uuid}")
-        generation, lanes = nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle), nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)
-        return probe_results.pcie_gb_s(generation, lanes), f"PCIe generation {generation} x{lanes} has no known rate"
-    except OSError as error:
-        return None, str(error)
-    except Exception as error:  # noqa: BLE001 NVMLError is known only where pynvml is installed
-        return None, f"NVML: {error}"
+def _ceiling(nvml: Any, gpu: Any) -> tuple[float | None, str]:
+    generation, lanes = nvml.nvmlDeviceGetMaxPcieLinkGeneration(gpu), nvml.nvmlDeviceGetMaxPcieLinkWidth(gpu)
+    return probe_results.pcie_gb_s(generation, lanes), f"PCIe generation {generation} x{lanes} has no known rate"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -75,14 +76,9 @@ def cache_mib(system: Path) -> float | None:
 
 def device_ceiling(node: Node) -> tuple[float | None, str]:
     """GB/s by the clock and the width of the GPU's memory, or why it is not known."""
-    try:
-        nvml = node.load_nvml()
-        handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(node.device).uuid}")
-        clock = nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM)
-        return probe_results.dram_gb_s(
-            clock, nvml.nvmlDeviceGetMemoryBusWidth(handle)
-        ), "NVML reports no clock or width"
-    except OSError as error:
-        return None, str(error)
-    except Exception as error:  # noqa: BLE001 NVMLError is known only where pynvml is installed
-        return None, f"NVML: {error}"
+
+    def read(nvml: Any, gpu: Any) -> tuple[float | None, str]:
+        clock = nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_MEM)
+        return probe_results.dram_gb_s(clock, nvml.nvmlDeviceGetMemoryBusWidth(gpu)), "NVML reports no clock or width"
+
+    return probe_results.ceiling_by_nvml(node, read)

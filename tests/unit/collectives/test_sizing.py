@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.collectives.rank import link_fit
 from orchestrator.collectives.sizing import (
     batch_shares,
     gpu_memory,
@@ -313,8 +314,8 @@ def test_links_are_read(text: str, rate: float, alpha: float) -> None:
 
 def test_a_full_frame_has_the_headers_of_its_standards() -> None:
     """IPv4 20 bytes (RFC 791), TCP 20 (RFC 9293) and its timestamps 12 (RFC 7323) of 1,500; Ethernet 14 (RFC 894)."""
-    assert link_price.FRAME_PAYLOAD == 1500 - 20 - 20 - 12
-    assert link_price.FRAME == 1500 + 14
+    assert link_fit.PAYLOAD == 1500 - 20 - 20 - 12
+    assert link_fit.FRAME == 1500 + 14
 
 
 def test_bits_of_a_link_include_headers_and_bytes_do_not() -> None:
