@@ -63,12 +63,12 @@ def lines(run: Run, directory: Path, *, whole: bool = False, width: int = 0) -> 
     if len(shown.rows) < len(measured.rows):
         hidden = len(measured.rows) - len(shown.rows)
         yield f"          … {hidden} more of smaller sizes: ccbed report {run_path(directory)} --table"
-    before = ""
+    before, last_of_slow = "", "time" if "time" in dict(rest) else "slow iterations"
     for what, text in rest:
         label = "" if what == before == "auto" else _LABELS.get(what, what)
         yield f"{label:<9} {text}"
         before = what
-        if whole and what == "slow iterations":
+        if whole and what == last_of_slow:
             yield from _slow(measured)
 
 

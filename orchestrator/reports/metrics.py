@@ -39,7 +39,7 @@ def gauges(run: Run, view: views.RunView) -> tuple[Gauge, ...]:
     """All gauges of a run, without the labels that all of them share."""
     known = _run(run, view)
     single = (Gauge(name=f"ccbed_{name}", help=text, samples=(({}, value),)) for name, text, value in known)
-    collectives = views.part_of_collectives(run.history, "figures")
+    collectives = views.part_of_collectives(run.history, "exports")
     measured = collectives.gauges(run) if collectives else ()
     return (_info(run), *single, _checks(run), *_failovers(view), *measured)
 

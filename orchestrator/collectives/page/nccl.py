@@ -5,7 +5,8 @@ in microseconds, bandwidths in 10^9 bytes/s, booleans as strings, percentiles by
 here of the time from first start to last end. Only in-place operations are measured: ``out_of_place`` is null, and
 ``out_of_place_per_iter`` is absent; in the text these columns are N/A. ``ccbed`` holds ccbed's own percentiles. One document holds all
 operations: ``experiment_name`` has the name of the program of nccl-tests; the text is one file for each operation and algorithm. With the
-two decimals of nccl-tests a small bandwidth would be 0.00; there each figure has as many digits as its column can hold."""
+two decimals of nccl-tests a small bandwidth would be 0.00; there each figure has as many digits as its column can hold.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 Rank 0 runs mpirun, which starts one program per rank beside itself. Each program sends its environment to rank 0 and waits. With such
 an environment, a rank on any host is a process of the job: it reaches mpirun's server over TCP, and is in its own network namespace or
-container. So there is no ssh, and no further process that computes."""
+container. So there is no ssh, and no further process that computes.
+"""
 
 from __future__ import annotations
 

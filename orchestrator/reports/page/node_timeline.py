@@ -12,6 +12,8 @@ from . import svg
 
 ROW = 26
 TOP = 34
+#: Height of the bar of a failover's phases.
+BAR = 30
 #: kind of a span -> what the legend says
 KINDS = {
     "run": "training",
@@ -171,9 +173,6 @@ def _cross(x: float, y: float) -> Markup:
 def _natural(name: str) -> tuple[str, int]:
     stem = name.rstrip("0123456789")
     return stem, int(name[len(stem) :] or 0)
-
-
-BAR = 30
 
 
 def draw_failover(run: views.RunView, spans: Sequence[views.Span], failover: views.Failover) -> Markup:
