@@ -104,23 +104,28 @@ def sizes(measured: Measured) -> dict[tuple[int, int], list[Chart]]:
 def _of_size(measured: Measured, cases: list[Case], points: int) -> Iterator[Chart]:
     begin = min((float(spans.start.min()) for spans, _, _ in measured.data.values() if spans.start.size), default=0.0)
     title = phrases.kind(cases[0]) + (f", {quantities.size(cases[0].bytes)}" if cases[0].bytes else "")
-    times, chunks, delays = list[tuple[Curve, bool]](), list[tuple[Curve, bool]](), list[Curve]()
+    times: dict[int, Floats] = {}
+    chunks: dict[int, Floats] = {}
+    delays: list[Curve] = []
     for number, case in enumerate(cases):
         spans, _, moved = measured.data[case.number]
         if moved is not None and moved.seconds.size:
             seconds = moved.seconds.reshape(-1) * 1000
-            chunks.append(_distribution(case, number, seconds, points))
+            chunks[number] = seconds
             moments = thinned((moved.end - begin).reshape(-1), seconds, points)
             delays.append(_ordered(f"{case.algorithm}, transfers", *moments, "dots", number))
         seconds = spans.times("max_rank") * 1000
         if seconds.size:
-            times.append(_distribution(case, number, seconds, points))
+            times[number] = seconds
             moments = thinned(spans.end.max(axis=1) - begin, seconds, points)
             delays.append(_ordered(f"{case.algorithm}, iterations", *moments, "points", number))
-    for (name, x, y), curves in ((_TIMES, times), (_CHUNKS, chunks)):
-        if curves:
-            drawn, is_long = tuple(curve for curve, _ in curves), any(has_tail for _, has_tail in curves)
-            yield Chart(name=name, title=title, x=x, y=y, curves=drawn, is_log=(is_long, False), most=1.05)
+    for (name, x, y), samples in ((_TIMES, times), (_CHUNKS, chunks)):
+        if samples:
+            curves = tuple(_distribution(cases[number], number, samples[number], points) for number in samples)
+            counts = " and ".join(f"{count:,}" for count in sorted({known.size for known in samples.values()}))
+            is_long = any(_has_long_tail(known) for known in samples.values())
+            named = f"{title}, n = {counts}"
+            yield Chart(name=name, title=named, x=x, y=y, curves=curves, is_log=(is_long, False), most=1.05)
     if delays:
         since = "time since the first iteration, s"
         yield Chart(
@@ -128,13 +133,17 @@ def _of_size(measured: Measured, cases: list[Case], points: int) -> Iterator[Cha
         )
 
 
-def _distribution(case: Case, number: int, samples: Floats, points: int) -> tuple[Curve, bool]:
-    """The part of the samples that took at most that long, and whether a linear axis would show little beside its tail."""
+def _distribution(case: Case, number: int, samples: Floats, points: int) -> Curve:
+    """The part of the samples that took at most that long."""
+    x, y = map(chart.rounded, curve(samples, points))
+    return Curve(name=case.algorithm, x=x, y=y, kind="steps", number=number)
+
+
+def _has_long_tail(samples: Floats) -> bool:
+    """Whether a linear axis would show little beside the tail."""
     import numpy as np
 
-    values, parts = curve(samples, points)
-    made = Curve(name=case.algorithm, x=chart.rounded(values), y=chart.rounded(parts), kind="steps", number=number)
-    return made, bool(samples.max() > TAIL * np.median(samples) > 0)
+    return bool(samples.max() > TAIL * np.median(samples) > 0)
 
 
 def _ordered(name: str, x: Floats, y: Floats, kind: chart.Kind, number: int) -> Curve:
