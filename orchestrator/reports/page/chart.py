@@ -16,7 +16,7 @@ Kind = Literal["line", "points", "dashed", "limit", "steps", "dots"]
 INK, SOFT, HAIR, CARD, STRIKE = "#1b1d22", "#5d636f", "#e2e2dc", "#ffffff", "#bf2f2a"
 #: One per algorithm, link or sender, in this order.
 SERIES = ("#3b78c2", "#d9843b", "#6aa35a", "#7a62b8", "#3f9a94", "#e0b43a", "#8a6d55", "#c46a9b")
-_LOOKS: dict[Kind, dict[str, Any]] = {
+_KINDS: dict[Kind, dict[str, Any]] = {
     "line": {"linewidth": 1.6}, "points": {"linewidth": 1.8, "marker": "o", "markersize": 4},
     "dashed": {"linewidth": 1.1, "linestyle": "--", "alpha": 0.8, "marker": "_"},
     "limit": {"linewidth": 1.1, "linestyle": ":", "color": STRIKE},
@@ -90,8 +90,8 @@ def png(chart: Chart) -> bytes:
         figure = Figure(figsize=_SIZE, layout="constrained")
         axes = figure.subplots()
         for curve in chart.curves:
-            look = {"color": SERIES[curve.number % len(SERIES)], **_LOOKS[curve.kind]}
-            axes.plot(curve.x, curve.y, label=curve.name, **look)
+            drawing = {"color": SERIES[curve.number % len(SERIES)], **_KINDS[curve.kind]}
+            axes.plot(curve.x, curve.y, label=curve.name, **drawing)
         if chart.is_log[0]:
             axes.set_xscale("log")
             _use_plain_ticks(axes.xaxis)

@@ -203,7 +203,7 @@ def test_the_page_marks_the_direction_in_its_map_and_says_what_the_mark_is(run: 
     page = html.render(run)["index.html"].decode()
     assert "With a question mark: 1 of 12 directions known roughly: n0 -&gt; n3 140 Mbit/s" in page
     assert 'href="links.csv"' in page
-    drawn, sure = (link_map.maps(measured(one)) for one in (run, made([])))
+    drawn, sure = (link_map.maps(measured(known)) for known in (run, made([])))
     texts, certain = (
         [text for of_map in maps for _, row in of_map.rows for text, _, _ in row if text] for maps in (drawn, sure)
     )
