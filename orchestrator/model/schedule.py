@@ -11,6 +11,12 @@ OPERATIONS = (
 )  # fmt: skip
 #: Operations with a root.
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
+#: Operations that reduce.
+REDUCING = ("all-reduce", "reduce-scatter", "reduce")
+#: Operations whose size S is the total of all ranks' blocks; for the others, S is the buffer of one rank.
+TOTAL = ("all-gather", "reduce-scatter", "gather", "scatter")
+#: Operations whose buffer of S has one block per rank.
+IN_BLOCKS = (*TOTAL, "all-to-all")
 #: Bytes of a message without chunks.
 TOKEN = 4
 #: Bytes from which a message takes long enough on the wire that it waits for its turn (Recv.in_turn, Step.in_turn).

@@ -14,7 +14,7 @@ from .. import products, views
 from ..core.verdict import ladder, rungs, sentence
 from ..model.run import Run
 from ..views import training
-from .page import facts, failover, files, losses, scripts, tables, terms, timeline
+from .page import bundle_links, loss_chart, node_timeline, page_facts, page_tables, scripts, terms
 
 
 def render(run: Run) -> Mapping[str, bytes]:
@@ -31,68 +31,70 @@ def values(run: Run) -> dict[str, Any]:
     steps = training.steps(run)
     view = training.view(run)
     spans = views.timeline(run.history)
-    curves = losses.collect(steps, run.twin)
+    curves = loss_chart.collect(steps, run.twin)
     has_loss = view.loss is not None or not curves.epochs or any(curves.kept.values())
     collectives = views.part_of_collectives(run.history, "sections")
     measured = collectives.page(run) if collectives else None
-    listed = tables.events(run)
-    probed = tables.probed(run)
+    listed = page_tables.events(run)
+    probed = page_tables.probed(run)
     shown = ladder.ladder(run, view)
     return {
         "outcome": rungs.overall(run.verdicts, view.outcome, view.kind, run.trial.require),
-        "failed": facts.failed(run, view),
-        "address": files.address,
+        "failed": page_facts.failed(run, view),
+        "address": bundle_links.address,
         "sentence": ladder.headline(run, view, shown),
         "rungs": [(ladder.WORDS[rung.state], rung) for rung in shown],
         "headline": measured["headline"] if measured else "",
-        "name": facts.name(run),
-        "subtitle": [run.trial.name, f"bed {facts.bed(run)}", facts.started(run)],
+        "name": page_facts.name(run),
+        "subtitle": [run.trial.name, f"bed {page_facts.bed(run)}", page_facts.started(run)],
         "figures": figures(run, view, curves if has_loss else None, measured["figures"] if measured else ()),
         "collective": measured,
-        "timeline": timeline.draw(view, spans),
+        "timeline": node_timeline.draw(view, spans),
         "kinds": {**_kinds(spans), **({"run": "measuring"} if measured or probed[1] else {})},
         "failovers": list(
-            zip(tables.failovers(run.trial, view), pictures(view, spans), recoveries(run, view), strict=True)
+            zip(page_tables.failovers(run.trial, view), pictures(view, spans), recoveries(run, view), strict=True)
         ),
-        "loss": losses.draw(curves, resumes(run, view)),
+        "loss": loss_chart.draw(curves, resumes(run, view)),
         "has_loss": has_loss and not measured,
         "has_twin": bool(curves.twin),
         "has_twin_beside": run.has_twin_beside,
-        "run_link": files.other_run,
-        "loss_text": losses.describe(curves) if curves.epochs else "",
+        "run_link": bundle_links.other_run,
+        "loss_text": loss_chart.describe(curves) if curves.epochs else "",
         "probed": probed,
-        "not_probed": tables.not_probed(run),
-        "verdicts": tables.verdicts(run),
-        "faults": tables.faults(view.faults),
-        "stages": [*tables.STAGES.values()],
+        "not_probed": page_tables.not_probed(run),
+        "verdicts": page_tables.verdicts(run),
+        "faults": page_tables.faults(view.faults),
+        "stages": [*page_tables.STAGES.values()],
         "facts": [
-            ("Trial", facts.trial(run)),
-            ("Run", [*_linked(run, facts.run_facts(run, view)), *_spare_probe(run)]),
-            ("Machine", facts.fingerprint(run)),
+            ("Trial", page_facts.trial(run)),
+            ("Run", [*_linked(run, page_facts.run_facts(run, view)), *_spare_probe(run)]),
+            ("Machine", page_facts.fingerprint(run)),
         ],
-        "commands": [("run it again", facts.rerun(run)), ("check it again", facts.recheck(run))],
-        "documents": files.documents(run),
-        "nodes": (nodes := files.of_nodes(run)),
-        "anchors": {node: files.anchor(node) for node, _, _ in nodes},
+        "commands": [("run it again", page_facts.rerun(run)), ("check it again", page_facts.recheck(run))],
+        "documents": bundle_links.documents(run),
+        "nodes": (nodes := bundle_links.of_nodes(run)),
+        "anchors": {node: bundle_links.anchor(node) for node, _, _ in nodes},
         "events": listed,
         "shown": {row.seq: row.text for row in listed},
         "scripts": scripts.of_page("index.js", *(("vendor/uPlot.iife.min.js", "charts.js") if measured else ())),
     }
 
 
-def _linked(run: Run, pairs: facts.Pairs) -> list[tuple[str, Markup | str]]:
+def _linked(run: Run, pairs: page_facts.Pairs) -> list[tuple[str, Markup | str]]:
     """With a link to the page of the reference run, where it lies beside this run: another directory of runs may have it."""
     twin = run.twin.run if run.twin and run.has_twin_beside else ""
-    return [(name, files.other_run(twin, text) if name == "reference run" and twin else text) for name, text in pairs]
+    return [
+        (name, bundle_links.other_run(twin, text) if name == "reference run" and twin else text) for name, text in pairs
+    ]
 
 
 def _spare_probe(run: Run) -> list[tuple[str, Markup]]:
-    path = str((facts.document(run, "plan.json").get("placement") or {}).get("spare_probe") or "")
-    return [("  probe", files.link(f"{path}/report/index.html", path.rpartition("/")[2]))] if path else []
+    path = str((page_facts.document(run, "plan.json").get("placement") or {}).get("spare_probe") or "")
+    return [("  probe", bundle_links.link(f"{path}/report/index.html", path.rpartition("/")[2]))] if path else []
 
 
 def figures(
-    run: Run, view: views.RunView, curves: losses.Losses | None, measured: Sequence[tuple[str, str, str]] = ()
+    run: Run, view: views.RunView, curves: loss_chart.Losses | None, measured: Sequence[tuple[str, str, str]] = ()
 ) -> list[tuple[str, str, str]]:
     """(name, figure, meaning) for the row below the sentence; only known figures.
 
@@ -106,10 +108,10 @@ def figures(
         worst = " (longest)" if len(times) > 1 else ""
         if times or view.step is not None:
             cards.append(
-                ("back in", tables.moment(max(times, default=None)), f"fault to first step of every rank{worst}")
+                ("back in", page_tables.moment(max(times, default=None)), f"fault to first step of every rank{worst}")
             )
         if detected:
-            cards.append(("detected in", tables.moment(max(detected)), "by " + ", ".join(detectors)))
+            cards.append(("detected in", page_tables.moment(max(detected)), "by " + ", ".join(detectors)))
         elif detectors:
             cards.append(("detected", "by " + ", ".join(detectors), "the moment of the loss is not known"))
         if view.step is not None:
@@ -126,25 +128,25 @@ def _steps(view: views.RunView) -> list[tuple[str, str, str]]:
 
 
 def _kinds(spans: tuple[views.Span, ...]) -> dict[str, str]:
-    return {kind: text for kind, text in timeline.KINDS.items() if any(span.kind == kind for span in spans)}
+    return {kind: text for kind, text in node_timeline.KINDS.items() if any(span.kind == kind for span in spans)}
 
 
-def _loss(view: views.RunView, curves: losses.Losses) -> list[tuple[str, str, str]]:
+def _loss(view: views.RunView, curves: loss_chart.Losses) -> list[tuple[str, str, str]]:
     """The mean over ranks of the last step, as in the chart; without step files, the last report of rank 0."""
     last = max(curves.kept, default=None)
     loss = view.loss if last is None else curves.kept[last]
-    same, both = losses.equal(curves)
+    same, both = loss_chart.equal(curves)
     note = f"equal to the reference run at {same:,}/{both:,} steps" if both else "no reference run"
     return [] if loss is None else [("loss", f"{loss:.4f}", note)]
 
 
 def pictures(view: views.RunView, spans: tuple[views.Span, ...]) -> list[str]:
-    return [failover.draw(view, spans, recovery) for recovery in view.failovers]
+    return [node_timeline.draw_failover(view, spans, recovery) for recovery in view.failovers]
 
 
 def recoveries(run: Run, view: views.RunView) -> list[list[tuple[str, str]]]:
     """For each failover what is known of a watched script beside the phases."""
-    return tables.recoveries(training.recovery_figures(run, view.failovers))
+    return page_tables.recoveries(training.recovery_figures(run, view.failovers))
 
 
 def resumes(run: Run, view: views.RunView) -> list[tuple[int, int]]:

@@ -13,7 +13,7 @@ from ..model.run import Run
 from ..model.trial import RUNGS
 from ..model.verdict import Outcome, Verdict
 from ..views import training
-from .page import facts, tables
+from .page import page_facts, page_tables
 
 #: Characters that XML 1.0 cannot hold, even escaped.
 FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
@@ -66,12 +66,12 @@ def _suite(root: ET.Element, run: Run, view: views.RunView, verdicts: tuple[Verd
     counts["skipped"] = outcomes.count("skipped")
     suite = ET.SubElement(root, "testsuite", name=clean(f"ccbed.{run.trial.name}"), time=f"{view.duration_s:.3f}")
     suite.attrib.update({key: str(value) for key, value in counts.items()})
-    if facts.started(run):
-        suite.set("timestamp", facts.started(run).rstrip("Z"))
+    if page_facts.started(run):
+        suite.set("timestamp", page_facts.started(run).rstrip("Z"))
     properties = ET.SubElement(suite, "properties")
     collectives = views.part_of_collectives(run.history, "sections")
     figures = collectives.pairs_of(run) if collectives else ()
-    for name, value in (*facts.run_facts(run, view), *figures, ("rerun", facts.rerun(run))):
+    for name, value in (*page_facts.run_facts(run, view), *figures, ("rerun", page_facts.rerun(run))):
         ET.SubElement(properties, "property", name=clean(name), value=clean(value))
     bad = [verdict for verdict in verdicts if verdict.outcome in ("fail", "unknown")]
     for verdict in verdicts:
@@ -92,7 +92,7 @@ def _not_required(verdict: Verdict) -> Verdict:
 
 def _why(run: Run, view: views.RunView) -> str:
     """The traceback and the end of the log of the rank that failed."""
-    failed = facts.failed(run, view)
+    failed = page_facts.failed(run, view)
     if failed is None or not failed.tail:
         return ""
     head = f"the last lines of rank {failed.rank} on {failed.node}, {failed.start} ({failed.path or 'its log'}):"
@@ -105,11 +105,11 @@ def _case(suite: ET.Element, run: Run, verdict: Verdict, why: str = "") -> None:
         suite, "testcase", classname=clean(f"ccbed.{run.trial.name}"), name=clean(verdict.check), time="0"
     )
     tag = {"fail": "failure", "unknown": "error"}.get(verdict.outcome)
-    text = "\n".join(tables.proofs(run, verdict))
+    text = "\n".join(page_tables.proofs(run, verdict))
     if verdict.outcome == "skipped":
         ET.SubElement(case, "skipped", message=clean(verdict.text))
     elif tag:
         element = ET.SubElement(case, tag, type=verdict.outcome, message=clean(verdict.text))
-        element.text = clean("\n".join(part for part in (text, why, f"run it again: {facts.rerun(run)}") if part))
+        element.text = clean("\n".join(part for part in (text, why, f"run it again: {page_facts.rerun(run)}") if part))
     else:
         ET.SubElement(case, "system-out").text = clean(f"{verdict.text}\n{text}".rstrip())

@@ -9,7 +9,7 @@ from ..core.verdict import rungs
 from ..model.frozen import dataclass
 from ..model.run import Run
 from ..views import training
-from .page import facts
+from .page import page_facts
 
 OUTCOMES = {"pass": 0, "fail": 1, "unknown": 2, "broken": 4, "interrupted": 130}
 
@@ -26,7 +26,7 @@ class Gauge:
 def render(run: Run) -> Mapping[str, bytes]:
     """``metrics.prom``; a figure that is not known is left out, not zero."""
     view = training.view(run)
-    base = {"trial": run.trial.name, "bed": facts.bed(run)}
+    base = {"trial": run.trial.name, "bed": page_facts.bed(run)}
     return {"metrics.prom": text(gauges(run, view), base).encode(errors="replace")}
 
 
@@ -39,14 +39,14 @@ def gauges(run: Run, view: views.RunView) -> tuple[Gauge, ...]:
     """All gauges of a run, without the labels that all of them share."""
     known = _run(run, view)
     single = (Gauge(name=f"ccbed_{name}", help=text, samples=(({}, value),)) for name, text, value in known)
-    collectives = views.part_of_collectives(run.history, "gauges")
+    collectives = views.part_of_collectives(run.history, "exports")
     measured = collectives.gauges(run) if collectives else ()
     return (_info(run), *single, _checks(run), *_failovers(view), *measured)
 
 
 def _info(run: Run) -> Gauge:
     """The run's id as a label of one metric only, so that the others stay one series per trial and bed."""
-    labels = {"run": facts.name(run), "trial_id": run.trial.id}
+    labels = {"run": page_facts.name(run), "trial_id": run.trial.id}
     return Gauge(name="ccbed_run_info", help="The run that the other figures are of.", samples=((labels, 1.0),))
 
 

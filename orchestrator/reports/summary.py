@@ -10,7 +10,7 @@ from ..core.verdict import ladder, rungs
 from ..model.run import Run
 from ..model.verdict import Verdict
 from ..views import training
-from .page import facts, failover, tables
+from .page import node_timeline, page_facts, page_tables
 
 #: What Markdown reads as markup within a line, and control characters.
 _MARKUP = re.compile(r"[\\`*_\[\]|]")
@@ -54,7 +54,7 @@ def _head(run: Run, view: views.RunView) -> Iterator[str]:
 
 def _why(run: Run, view: views.RunView) -> Iterator[str]:
     """The traceback and the end of the log of the rank that failed."""
-    failed = facts.failed(run, view)
+    failed = page_facts.failed(run, view)
     if failed is None:
         return
     yield from (f"## Why: rank {failed.rank} on {cell(failed.node)}, {failed.start}", "")
@@ -79,8 +79,8 @@ def _collectives(run: Run) -> Iterable[str]:
 
 
 def _probed(run: Run) -> Iterator[str]:
-    head, rows = tables.probed(run)
-    absent = tables.not_probed(run)
+    head, rows = page_tables.probed(run)
+    absent = page_tables.not_probed(run)
     if rows or absent:
         yield from ("## Figures of the nodes", "")
         yield from table_lines(head, rows) if rows else ()
@@ -89,13 +89,13 @@ def _probed(run: Run) -> Iterator[str]:
 
 
 def _failovers(run: Run, view: views.RunView) -> Iterator[str]:
-    figures = tables.recoveries(training.recovery_figures(run, view.failovers))
-    for row, recovery, known in zip(tables.failovers(run.trial, view), view.failovers, figures, strict=True):
+    figures = page_tables.recoveries(training.recovery_figures(run, view.failovers))
+    for row, recovery, known in zip(page_tables.failovers(run.trial, view), view.failovers, figures, strict=True):
         yield f"## Failover {row['number']}: {cell(row['title'])}"
         yield ""
         if recovery.phases:
             head = [views.STAGES[name] for name, _ in recovery.phases]
-            yield from table_lines(head, [[failover.milliseconds(s) for _, s in recovery.phases]])
+            yield from table_lines(head, [[node_timeline.milliseconds(s) for _, s in recovery.phases]])
         yield f"Detected: {cell(row['detected'])}; recovered: {cell(row['policy'])};"
         yield (
             f"resumed from {cell(row['resumed'])}; steps redone: {cell(row['redone'])}, after {cell(row['caught_up'])}."
@@ -108,7 +108,9 @@ def _failovers(run: Run, view: views.RunView) -> Iterator[str]:
 def _verdicts(run: Run) -> Iterator[str]:
     yield "## Verdicts"
     yield ""
-    rows = [[verdict.outcome, verdict.check, verdict.text, _evidence(run, verdict)] for verdict in tables.ranked(run)]
+    rows = [
+        [verdict.outcome, verdict.check, verdict.text, _evidence(run, verdict)] for verdict in page_tables.ranked(run)
+    ]
     if not rows:
         yield from ("No verdicts yet.", "")
         return
@@ -117,18 +119,18 @@ def _verdicts(run: Run) -> Iterator[str]:
 
 def _evidence(run: Run, verdict: Verdict) -> str:
     """What fits a cell of a table; the page and verdicts.json have the rest. Of failures more."""
-    text, limit = "; ".join(tables.proofs(run, verdict)), 160 if verdict.outcome in ("pass", "skipped") else 600
+    text, limit = "; ".join(page_tables.proofs(run, verdict)), 160 if verdict.outcome in ("pass", "skipped") else 600
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def _faults(view: views.RunView) -> Iterator[str]:
     rows = [
         [f"{fault['fault']} ({fault['id']})", fault["target"], fault["exact"], *(_stage(t) for _, t in fault["stages"])]
-        for fault in tables.faults(view.faults)
+        for fault in page_tables.faults(view.faults)
     ]
     if rows:
         yield from ("## Faults", "")
-        yield from table_lines(["fault", "target", "trigger", *tables.STAGES.values()], rows)
+        yield from table_lines(["fault", "target", "trigger", *page_tables.STAGES.values()], rows)
 
 
 def _stage(t: float | None) -> str:
@@ -138,10 +140,10 @@ def _stage(t: float | None) -> str:
 def _facts(run: Run, view: views.RunView) -> Iterator[str]:
     yield "## What ran"
     yield ""
-    pairs = [*facts.trial(run), *facts.run_facts(run, view), *facts.fingerprint(run)]
+    pairs = [*page_facts.trial(run), *page_facts.run_facts(run, view), *page_facts.fingerprint(run)]
     yield from table_lines(["fact", "value"], [[key.strip(), value] for key, value in pairs])
-    yield f"Run it again: {code(facts.rerun(run))}  "
-    yield f"Check it again: {code(facts.recheck(run))}"
+    yield f"Run it again: {code(page_facts.rerun(run))}  "
+    yield f"Check it again: {code(page_facts.recheck(run))}"
 
 
 def table_lines(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

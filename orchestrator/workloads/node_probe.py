@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ..model.frozen import dataclass
 from ..rank import probes
-from ..rank.node_probe.results import ProbeParams
+from ..rank.node_probe.probe_results import ProbeParams
 
 if TYPE_CHECKING:
     from ..rank.runtime import context

@@ -59,7 +59,7 @@ def test_a_run_of_no_collectives_loads_none_of_their_views_and_no_library_of_the
     assert (
         heavy_after(
             names,
-            ("orchestrator.collectives.views", "orchestrator.collectives.rank.open_mpi", "orchestrator.cli.verbs.up"),
+            ("orchestrator.collectives.views", "orchestrator.collectives.rank.mpi", "orchestrator.cli.verbs.up"),
         )
         == ""
     )

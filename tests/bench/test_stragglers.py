@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from orchestrator.collectives import views as collectives
-from orchestrator.collectives.views import lasting, straggler_text
+from orchestrator.collectives.views import finding_text, stragglers
 from orchestrator.store import bundle
 
 from . import table, test_sweeps
@@ -136,20 +136,20 @@ def judge(case: Case, measured: collectives.Measured) -> str:
 
 def resampled(directory: Path, count: int, seed: int) -> int:
     """In how many of ``count`` samples of its iterations, drawn in blocks, anything lasts."""
-    drawn, true, named = random.Random(seed), lasting.changes, [False] * count
+    drawn, true, named = random.Random(seed), stragglers.changes, [False] * count
 
     def blocks(own: list[float]) -> list[float]:
         starts = [drawn.randrange(max(1, len(own) - BLOCK + 1)) for _ in range(0, len(own), BLOCK)]
         return [figure for start in starts for figure in own[start : start + BLOCK]][: len(own)]
 
-    def drawn_anew(samples: dict[int, dict[Any, list[float]]], *, is_relative: bool) -> dict[Any, lasting.Changes]:
+    def drawn_anew(samples: dict[int, dict[Any, list[float]]], *, is_relative: bool) -> dict[Any, stragglers.Changes]:
         for number in range(count):
             sample = {case: {who: blocks(own) for who, own in of.items()} for case, of in samples.items()}
             named[number] |= any(change.lasts for change in true(sample, is_relative=is_relative).values())
         return true(samples, is_relative=is_relative)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lasting, "changes", drawn_anew)
+        patch.setattr(stragglers, "changes", drawn_anew)
         collectives.measured(bundle.load(directory))
     return sum(named)
 
@@ -177,7 +177,7 @@ def test_what_is_slow_is_named_and_nothing_in_clean_sweeps(tmp_path: Path) -> No
         )
         busy = (RECORDS / f"{case.name}.load").read_text()
         lines.append(
-            f"{judgement:12} load {busy} {case.name} {case.kind}, {case.sweep}: {truth} | {straggler_text.straggler(measured)}"
+            f"{judgement:12} load {busy} {case.name} {case.kind}, {case.sweep}: {truth} | {finding_text.straggler(measured)}"
         )
     for number, case in enumerate(cases[:CLEAN]):
         drawn += resampled(RECORDS / case.name, RESAMPLES // CLEAN, number)

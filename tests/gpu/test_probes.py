@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from orchestrator.model.events import ProbeFigure
-from orchestrator.rank.node_probe import probe_run, results
-from orchestrator.rank.node_probe.results import Node
+from orchestrator.rank.node_probe import probe_results, probe_run
+from orchestrator.rank.node_probe.probe_results import Node
 from orchestrator.rank.probes import copies, gemm, gpu_health, memory, sdc, versions
 from orchestrator.workloads import node_probe
 
@@ -46,7 +46,7 @@ def node(folder: Path) -> Node:
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_probe_measures(name: str, tmp_path: Path, record_property: Figure) -> None:
-    done = results.collect(node(tmp_path), name, MODULES[name].measure(node(tmp_path)), lambda: 0.0)
+    done = probe_results.collect(node(tmp_path), name, MODULES[name].measure(node(tmp_path)), lambda: 0.0)
     assert done.error is None
     figures = {figure.name: figure for figure in done.figures or ()}
     for figure in figures.values():
@@ -66,7 +66,7 @@ def _is_possible(figure: ProbeFigure) -> bool:
 
 
 def test_the_same_computation_gives_the_same_bits(tmp_path: Path) -> None:
-    done = results.collect(node(tmp_path), "sdc", sdc.measure(node(tmp_path)), lambda: 0.0)
+    done = probe_results.collect(node(tmp_path), "sdc", sdc.measure(node(tmp_path)), lambda: 0.0)
     digests: dict[str, set[str]] = {}
     for bits in done.bits or ():
         digests.setdefault(bits.software, set()).add(bits.digest)

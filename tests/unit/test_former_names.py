@@ -29,7 +29,7 @@ def test_former_names_lead_to_the_modules_of_today(tmp_path: Path, monkeypatch: 
     with pytest.warns(FutureWarning, match=r"orchestrator\.views\.collectives is now orchestrator\.collectives\.views"):
         plugin = plugins.discover([tmp_path]).checkers["former"]
     from orchestrator.collectives import views
-    from orchestrator.collectives.views.table import table
+    from orchestrator.collectives.views.case_table import table
 
     assert plugin.module.collectives is views
     assert plugin.module.table is table

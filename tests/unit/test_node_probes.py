@@ -17,8 +17,8 @@ from orchestrator.core.verdict import metrics
 from orchestrator.model.events import ComputedBits, ProbeFigure
 from orchestrator.model.run import Run, StepRecord
 from orchestrator.rank import probes as registry
-from orchestrator.rank.node_probe import machine_load, results
-from orchestrator.rank.node_probe.results import Fact, Missing, Node, Problem
+from orchestrator.rank.node_probe import probe_results, probe_run
+from orchestrator.rank.node_probe.probe_results import Fact, Missing, Node, Problem
 from orchestrator.rank.probes import clock, cpu, disk, gemm, gpu_health, memory, nic, sdc, versions
 from orchestrator.reports import html, summary
 from orchestrator.views import probes
@@ -50,7 +50,7 @@ def node(tmp_path: Path, *, nvml: Any = None, system: Path = Path("/"), **params
     )  # fmt: skip
 
 
-def by_name(measured: Iterator[results.Result]) -> dict[str, Any]:
+def by_name(measured: Iterator[probe_results.Result]) -> dict[str, Any]:
     return {getattr(result, "name", type(result).__name__): result for result in measured}
 
 
@@ -74,9 +74,9 @@ def test_a_repeat_has_as_many_calls_as_last_its_time() -> None:
         timed.append(count)
         return count * 0.003
 
-    assert results.calls_of_a_repeat(time_calls, 0.3) == 100
+    assert probe_results.calls_of_a_repeat(time_calls, 0.3) == 100
     assert max(timed) == 32
-    assert results.calls_of_a_repeat(lambda count: 5.0, 0.3) == 1
+    assert probe_results.calls_of_a_repeat(lambda count: 5.0, 0.3) == 1
 
 
 def test_an_interruption_while_calls_are_counted_does_not_make_the_repeats_short(
@@ -88,8 +88,8 @@ def test_an_interruption_while_calls_are_counted_does_not_make_the_repeats_short
         timed.append(count)
         return count * 0.003 + (0.5 if len(timed) == 2 else 0.0)
 
-    monkeypatch.setattr(results, "seconds", seconds)
-    measured = results.rates(node(tmp_path, repeats=3, repeat_s=0.3), lambda: None, 6.0)
+    monkeypatch.setattr(probe_results, "seconds", seconds)
+    measured = probe_results.rates(node(tmp_path, repeats=3, repeat_s=0.3), lambda: None, 6.0)
     assert measured == pytest.approx([2000.0] * 3)
     assert timed == [1, 1, 1, 2, 4, 8, 16, 32, 64, 64, 64]
 
@@ -134,28 +134,28 @@ def test_fio_measures_where_it_is_installed_and_its_figures_have_names_of_their_
 
 
 def test_a_probe_that_raises_keeps_what_it_measured_before(tmp_path: Path) -> None:
-    def measure() -> Iterator[results.Result]:
+    def measure() -> Iterator[probe_results.Result]:
         yield ProbeFigure(name="rate", unit="1/s", better="higher", values=(1.0,))
         yield ProbeFigure(name="empty", unit="1/s", better="higher", values=())
         raise ValueError("broken")
 
-    done = results.collect(node(tmp_path), "rate", measure(), lambda: 0.0)
+    done = probe_results.collect(node(tmp_path), "rate", measure(), lambda: 0.0)
     assert [figure.name for figure in done.figures or ()] == ["rate"]
     assert done.missing == {"empty": "no repeat"}
     assert done.error == "ValueError: broken"
 
 
 def test_ceilings_are_those_of_data_sheets_and_formulas(tmp_path: Path) -> None:
-    assert results.gpu_tflops("NVIDIA H100 80GB HBM3", "bfloat16") == 990
-    assert results.gpu_tflops("NVIDIA A100-SXM4-80GB", "tf32") == 156
-    assert results.gpu_tflops("NVIDIA GH100X", "float32") is None
-    assert results.pcie_gb_s(4, 16) == pytest.approx(31.5, rel=0.01)
-    assert results.dram_gb_s(2619, 5120) == pytest.approx(3352, rel=0.01)
-    assert results.cpu_tflops(tmp_path, 4, "float32") is None
+    assert probe_results.gpu_tflops("NVIDIA H100 80GB HBM3", "bfloat16") == 990
+    assert probe_results.gpu_tflops("NVIDIA A100-SXM4-80GB", "tf32") == 156
+    assert probe_results.gpu_tflops("NVIDIA GH100X", "float32") is None
+    assert probe_results.pcie_gb_s(4, 16) == pytest.approx(31.5, rel=0.01)
+    assert probe_results.dram_gb_s(2619, 5120) == pytest.approx(3352, rel=0.01)
+    assert probe_results.cpu_tflops(tmp_path, 4, "float32") is None
     write(tmp_path / "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq", "3000000\n")
     write(tmp_path / "proc/cpuinfo", "flags\t: fpu sse2 avx2 fma\n")
-    assert results.cpu_tflops(tmp_path, 4, "float32") == pytest.approx(4 * 3e9 * 32 / 1e12)
-    assert results.cpu_tflops(tmp_path, 4, "bfloat16") is None
+    assert probe_results.cpu_tflops(tmp_path, 4, "float32") == pytest.approx(4 * 3e9 * 32 / 1e12)
+    assert probe_results.cpu_tflops(tmp_path, 4, "bfloat16") is None
 
 
 def nvml(**changes: Any) -> SimpleNamespace:
@@ -182,7 +182,7 @@ def unsupported(*_: Any) -> Any:
     raise NvmlError("Not Supported")
 
 
-def health(tmp_path: Path, **changes: Any) -> list[results.Result]:
+def health(tmp_path: Path, **changes: Any) -> list[probe_results.Result]:
     return list(gpu_health.measure(node(tmp_path, nvml=nvml(**changes))))
 
 
@@ -285,17 +285,17 @@ def test_the_load_of_a_machine_is_what_others_took_of_its_cpus(tmp_path: Path, m
     write(tmp_path / "proc/self/cgroup", "0::/\n")
     write(tmp_path / "sys/fs/cgroup/cpu.stat", "throttled_usec 1000000\n")
     write(tmp_path / "proc/stat", "cpu  100 0 100 700 50 0 0 50 0 0\n")
-    before = machine_load.read(tmp_path, 10.0)
+    before = probe_run.read(tmp_path, 10.0)
     monkeypatch.setattr("os.times", lambda: (3.0, 0.5, 0.0, 0.5, 9.0))
     write(tmp_path / "sys/fs/cgroup/cpu.stat", "throttled_usec 1500000\n")
     write(tmp_path / "proc/stat", "cpu  400 0 200 1150 100 0 50 100 0 0\n")
-    measured = by_name(machine_load.figures(before, machine_load.read(tmp_path, 20.0)))
+    measured = by_name(probe_run.figures(before, probe_run.read(tmp_path, 20.0)))
     # Of 1,000 ticks others had 300 + 100 + 50 without the own 200; the hypervisor took 50; 0.5 s of 10 were withheld.
     assert {name: figure.values for name, figure in measured.items()} == {
         "cpu used by others": (0.25,), "cpu stolen": (0.05,), "cpu withheld": (0.05,),
     }  # fmt: skip
     (tmp_path / "proc/stat").unlink()
-    (missing,) = machine_load.figures(before, machine_load.read(tmp_path, 20.0))
+    (missing,) = probe_run.figures(before, probe_run.read(tmp_path, 20.0))
     assert isinstance(missing, Missing)
 
 

@@ -12,7 +12,7 @@ from orchestrator.core.verdict import metrics
 from orchestrator.model import watch
 from orchestrator.model.run import NodeFiles, Run
 from orchestrator.rank.watcher.checkpoints import loads
-from orchestrator.reports.page import tables
+from orchestrator.reports.page import page_tables
 from orchestrator.views import failovers
 from orchestrator.views.training import RecoveryFigures, recovery_figures
 
@@ -82,7 +82,7 @@ def test_the_state_that_was_read_and_the_stall_of_commits() -> None:
     assert known.stall_s == pytest.approx(1.0)
     assert (known.state_bytes, known.tier, known.is_compiled) == (4_000_000, "shared (nfs4)", False)
     assert known.reduced_s is None
-    (rows,) = tables.recoveries([known])
+    (rows,) = page_tables.recoveries([known])
     assert ("state that was read", "4.0 MB") in rows and ("checkpoint on", "shared (nfs4)") in rows
 
 
@@ -91,7 +91,7 @@ def test_what_is_not_known_is_absent() -> None:
     assert (known.stall_s, known.tier) == (None, "zzfs")
     unread = figures(watched(loads=False))
     assert (unread.state_bytes, unread.tier) == (None, None)
-    (rows,) = tables.recoveries([RecoveryFigures()])
+    (rows,) = page_tables.recoveries([RecoveryFigures()])
     assert rows == []
 
 
@@ -119,7 +119,7 @@ def test_the_file_system_is_that_of_the_mount_on_top(tmp_path: Path) -> None:
 
 def test_the_rows_of_the_state_are_a_table_of_the_page() -> None:
     run = wrong("lr").run()
-    (row,) = tables.verdicts(dataclasses.replace(run, verdicts=(ask(run, "resume-complete"),)))
+    (row,) = page_tables.verdicts(dataclasses.replace(run, verdicts=(ask(run, "resume-complete"),)))
     parts = {part: (attempt, state) for attempt, part, state, _ in row.parts}
     assert parts["learning rate"] == ("restart 1", "fail") and parts["weights"] == ("restart 1", "pass")
     assert len(parts) == 8

@@ -20,7 +20,7 @@ from orchestrator.model.payload import REGISTRY
 from orchestrator.model.run import Run
 from orchestrator.model.verdict import Verdict
 from orchestrator.reports import html, junit, metrics, summary
-from orchestrator.reports.page import event_sentences, losses, svg
+from orchestrator.reports.page import event_sentences, loss_chart, svg
 from orchestrator.views import training
 
 from . import history, run_builder
@@ -229,15 +229,15 @@ def test_a_failed_run_is_shown_as_failed(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_loss_of_the_run_is_compared_with_the_twin_step_by_step() -> None:
-    result = losses.collect(run_builder.steps(), run_builder.twin())
-    assert losses.equal(result) == (60, 60)
+    result = loss_chart.collect(run_builder.steps(), run_builder.twin())
+    assert loss_chart.equal(result) == (60, 60)
     changed = [replace(record, loss=(0.5).hex()) if record.step == 41 else record for record in run_builder.steps()]
-    assert losses.equal(losses.collect(changed, run_builder.twin())) == (59, 60)
+    assert loss_chart.equal(loss_chart.collect(changed, run_builder.twin())) == (59, 60)
 
 
 def test_a_loss_that_is_no_number_breaks_the_line_and_not_the_page() -> None:
     records = [replace(record, loss="nan" if record.step == 40 else record.loss) for record in run_builder.steps()]
-    drawn = str(losses.draw(losses.collect(records, None)))
+    drawn = str(loss_chart.draw(loss_chart.collect(records, None)))
     curve = re.search(r'd="([^"]+)" class="loss"', drawn)
     assert curve
     assert curve.group(1).count("M") == 2
@@ -245,13 +245,13 @@ def test_a_loss_that_is_no_number_breaks_the_line_and_not_the_page() -> None:
 
 
 def test_a_record_that_is_not_a_number_is_left_out() -> None:
-    assert losses.collect([replace(run_builder.steps()[0], loss="torn")], None).epochs == {}
+    assert loss_chart.collect([replace(run_builder.steps()[0], loss="torn")], None).epochs == {}
 
 
 def test_a_long_run_keeps_the_page_small() -> None:
     curve = {step: float(step) for step in range(100_000)}
-    thinned = losses.thin(curve)
-    assert len(thinned) <= losses.POINTS + 1
+    thinned = loss_chart.thin(curve)
+    assert len(thinned) <= loss_chart.POINTS + 1
     assert 99_999 in thinned
 
 

@@ -18,7 +18,7 @@ from orchestrator.app.recorded import bundles, compare, logs, report, watch
 from orchestrator.app.requests import DownRequest, OneBedRequest, PlanRequest, RunRequest, TrialRef, UpRequest
 from orchestrator.app.session import Session
 from orchestrator.cli import main
-from orchestrator.collectives.app.request import SizeRequest
+from orchestrator.collectives.app.size_request import SizeRequest
 from orchestrator.jobs.app import checkpoints, judged_records
 from orchestrator.model import codec
 from orchestrator.model.errors import UsageError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.collectives.sizing import layout, memory, model_description, traffic
+from orchestrator.collectives.sizing import gpu_memory, layout, model_description, traffic
 from orchestrator.rank.reference_models import classifier
 from orchestrator.workloads import infer_dp, moe_a2a, train_fsdp, train_pp, train_tp
 from tests.unit import history
@@ -34,7 +34,7 @@ def test_traffic_is_told_for_any_world(name: str) -> None:
 def test_data_parallel_traffic_is_what_sizing_says(name: str) -> None:
     module: Any = importlib.import_module(f"orchestrator.workloads.{name}")
     model = model_description.classifier()
-    collectives = traffic.of_step(model, layout.arrange("dp", 4, {}, model), memory.OPTIMIZERS["adam"], 64)
+    collectives = traffic.of_step(model, layout.arrange("dp", 4, {}, model), gpu_memory.OPTIMIZERS["adam"], 64)
     assert module.traffic(module.Params(), 4, 64)["all-reduce"] == 4 * sum(
         item.size * item.count for item in collectives
     )
@@ -63,7 +63,7 @@ def test_a_pipeline_moves_what_sizing_says(world: int) -> None:
     """Every boundary twice for each microbatch, forward and back."""
     model = model_description.classifier()
     arranged = layout.arrange("pp", world, {"microbatches": 4}, model)
-    collectives = traffic.of_step(model, arranged, memory.OPTIMIZERS["adam"], 8192)
+    collectives = traffic.of_step(model, arranged, gpu_memory.OPTIMIZERS["adam"], 8192)
     expected = train_pp.traffic(train_pp.Params(batch=8192, microbatches=4), world, 8192)
     assert expected == {"send-recv": sum(item.step_bytes * len(item.groups) for item in collectives)}
     assert all(item.count == 2 * 4 for item in collectives)

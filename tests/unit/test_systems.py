@@ -7,7 +7,7 @@ from typing import cast
 
 from orchestrator.model import watch
 from orchestrator.model.run import NodeFiles, Run
-from orchestrator.reports.page import systems as page
+from orchestrator.reports.page import systems_page as page
 from orchestrator.views import failovers
 from orchestrator.views.training.compared_systems import systems
 from orchestrator.views.training.worker_returns import with_return, worker_returns

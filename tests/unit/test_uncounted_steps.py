@@ -17,7 +17,7 @@ from orchestrator.model.trial import Trigger
 from orchestrator.reports import html
 from orchestrator.reports import metrics as prometheus
 from orchestrator.reports import summary as markdown
-from orchestrator.reports.page import losses
+from orchestrator.reports.page import loss_chart
 
 from ..sim import world
 from . import history
@@ -25,7 +25,7 @@ from .synthetic import Files
 from .verdicts import ask
 from .watched_jobs import Job
 
-NO_LOSSES = losses.Losses(epochs={}, twin={})
+NO_LOSSES = loss_chart.Losses(epochs={}, twin={})
 STEPS = ("rank.step", "progress", "checkpoint.commit", "rank.restored")
 
 

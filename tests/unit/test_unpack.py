@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.collectives.app import size
+from orchestrator.collectives.app import estimate
 from orchestrator.model.errors import UsageError
 from orchestrator.store import paths, unpack
 
@@ -131,4 +131,4 @@ def test_a_trace_that_is_a_bomb_is_refused(tmp_path: Path) -> None:
     trace = tmp_path / "trace.json.gz"
     trace.write_bytes(gzip.compress(bytes(65 * _MIB), 1))
     with pytest.raises(UsageError, match="bytes when unpacked"):
-        size._content(trace)
+        estimate._content(trace)

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator import views
 from orchestrator.model.event import Clock
-from orchestrator.reports.page import tables, timeline
+from orchestrator.reports.page import node_timeline, page_tables
 
 from . import history
 
@@ -80,8 +80,8 @@ def test_what_a_slow_call_broke_is_detected_after_it_began_though_before_it_retu
     assert slow_iteration.detect_s == pytest.approx(exit_.t - requested.t - (0.002 if recorded else 0.0))
     assert dict(slow_iteration.phases)["detect"] == pytest.approx(slow_iteration.detect_s)
     observed = views.view(run.trial, run.history)
-    (mark,) = timeline.marks(observed)
-    (band,) = timeline.bands(observed)
+    (mark,) = node_timeline.marks(observed)
+    (band,) = node_timeline.bands(observed)
     assert mark.t == pytest.approx(band.start)
 
 
@@ -168,5 +168,5 @@ def test_events_of_another_host_are_placed_by_their_arrival() -> None:
 
 
 def test_a_detection_without_a_planned_fault_is_told_by_its_detector() -> None:
-    assert tables.detected(None, "node.exit") == "by node.exit; the moment of the loss is not known"
-    assert tables.detected(0.004, "node.exit") == "4.0 ms, by node.exit"
+    assert page_tables.detected(None, "node.exit") == "by node.exit; the moment of the loss is not known"
+    assert page_tables.detected(0.004, "node.exit") == "4.0 ms, by node.exit"

@@ -14,7 +14,7 @@ from ...model import codec
 from ...model.errors import EXIT_FINDING, EXIT_PASS, EXIT_UNKNOWN, UsageError
 from ...model.frozen import dataclass
 from ...reports.page import compared as compared_page
-from ...reports.page import systems as systems_page
+from ...reports.page import systems_page
 from ...store import bundle, index
 from ...views import comparison, mapping
 from ...views.training import loss_bands

@@ -10,7 +10,7 @@ from ...app.recorded.compare import CompareRequest
 from ...model import ratio
 from ...model.errors import EXIT_FINDING, EXIT_UNKNOWN
 from ...reports.page import compared as compared_page
-from ...reports.page import systems as systems_page
+from ...reports.page import systems_page
 from ...views import comparison
 from ...views.training import loss_bands
 from ..inputs import options

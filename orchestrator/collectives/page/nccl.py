@@ -1,22 +1,25 @@
-"""The results in the JSON format of nccl-tests (``-J`` with ``-I 1``, version 3: its src/util.cu), for programs that read it.
+"""The results for programs that read those of nccl-tests: its JSON (``-J`` with ``-I 1``, version 3: its src/util.cu), and its text.
 
-One of these is tools/analyze_perf_json.py of nccl-tests. Names and units are those of nccl-tests: times in microseconds,
-bandwidths in 10^9 bytes/s, booleans as strings, percentiles by its definition. ``time`` is the mean over the iterations, here of
-the time from first start to last end. Only in-place operations are measured: ``out_of_place`` is null, and
-``out_of_place_per_iter`` is absent. ``ccbed`` holds ccbed's own percentiles. One document holds all operations:
-``experiment_name`` has the name of the program of nccl-tests.
+One reader of the JSON is tools/analyze_perf_json.py of nccl-tests; of the text, cloudai. Names and units are those of nccl-tests: times
+in microseconds, bandwidths in 10^9 bytes/s, booleans as strings, percentiles by its definition. ``time`` is the mean over the iterations,
+here of the time from first start to last end. Only in-place operations are measured: ``out_of_place`` is null, and
+``out_of_place_per_iter`` is absent; in the text these columns are N/A. ``ccbed`` holds ccbed's own percentiles. One document holds all
+operations: ``experiment_name`` has the name of the program of nccl-tests; the text is one file for each operation and algorithm. With the
+two decimals of nccl-tests a small bandwidth would be 0.00; there each figure has as many digits as its column can hold.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from ...model import schedule
 from ...model.run import Run
-from ...reports.page import facts
+from ...reports.page import page_facts
 from ..views import Measured, Row
 
 VERSION = 3
@@ -29,11 +32,6 @@ _TYPES = {
     "float32": "float", "float64": "double", "float16": "half", "bfloat16": "bfloat16", "int8": "int8", "uint8": "uint8",
     "int32": "int32", "int64": "int64",
 }  # fmt: skip
-#: Operations whose count is that of one rank's share.
-_SHARED = ("all-gather", "reduce-scatter", "all-to-all", "gather", "scatter")
-#: Operations with a root; the others have -1 there.
-_ROOTED = ("broadcast", "reduce", "gather", "scatter")
-_REDUCES = ("all-reduce", "reduce-scatter", "reduce")
 
 
 def document(run: Run, measured: Measured) -> str:
@@ -161,14 +159,18 @@ def _microseconds(times: Iterable[float]) -> list[float | str]:
 def about(row: Row) -> tuple[str, str, str]:
     """Type, operator and root by the names of nccl-tests; the root in the width that nccl-tests prints."""
     case = row.case
-    root = case.root if case.operation in _ROOTED else -1
-    return _TYPES.get(case.dtype, case.dtype), case.operator if case.operation in _REDUCES else "none", f"{root:>6}"
+    root = case.root if case.operation in schedule.ROOTED else -1
+    return (
+        _TYPES.get(case.dtype, case.dtype),
+        case.operator if case.operation in schedule.REDUCING else "none",
+        f"{root:>6}",
+    )
 
 
 def count(row: Row) -> int:
     """Elements of one rank's share where the size is the total of all ranks, as nccl-tests prints it."""
     case = row.case
-    return case.count // max(case.world, 1) if case.operation in _SHARED else case.count
+    return case.count // max(case.world, 1) if case.operation in schedule.IN_BLOCKS else case.count
 
 
 def _body(row: Row) -> dict[str, Any]:
@@ -192,5 +194,75 @@ def _bool(value: bool) -> str:
 def _moment(run: Run, which: int) -> str:
     """The wall clock of the first, or the last, event, in UTC."""
     if not run.history.events:
-        return facts.started(run)
+        return page_facts.started(run)
     return f"{datetime.fromtimestamp(run.history.events[which].at.wall, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+_HEADS = ("size", "count", "type", "redop", "root")
+_FIGURES = ("time", "algbw", "busbw", "#wrong")
+_NONE = "N/A"
+_UNITS = ("(us)", "(GB/s)", "(GB/s)", "")
+
+
+def texts(measured: Measured) -> dict[str, str]:
+    """Name of the file without its folder -> its text."""
+    groups: dict[str, list[Row]] = {}
+    for row in shown(measured):
+        groups.setdefault(experiment(row), []).append(row)
+    return {f"{_name(name)}.txt": "\n".join(_lines(measured, name, rows)) + "\n" for name, rows in groups.items()}
+
+
+def _name(experiment: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", experiment)
+
+
+def _lines(measured: Measured, name: str, rows: Sequence[Row]) -> Iterator[str]:
+    sizes = [row.case.bytes for row in rows]
+    iterations = max(row.case.iterations for row in rows)
+    yield f"# Collective test starting: {name}"
+    yield (
+        f"# nThread 1 nGpus 1 minBytes {min(sizes)} maxBytes {max(sizes)} step: 2(factor) warmup iters: {measured.setting.warmup}"
+        f" iters: {iterations} agg iters: 1 validation: {int(measured.setting.verify)} graph: 0 unalign: 0"
+    )
+    yield "#"
+    yield "# Using devices"
+    for rank, node in sorted(measured.setting.nodes.items()):
+        yield f"#  Rank {rank:2} Group  0 Pid {0:6} on {node:>10} device {0:2} [0000:00:00] CPU"
+    yield "#"
+    yield f"# {'':10}  {'':12}  {'':8}  {'':6}  {'':6}           out-of-place                       in-place          "
+    yield _headings(_HEADS, _FIGURES)
+    yield _headings(("(B)", "(elements)", "", "", ""), _UNITS)
+    yield from map(_row, rows)
+    wrong = sum(row.wrong or 0 for row in rows)
+    yield f"# {'Out of bounds values':<20} : {wrong} {'FAILED' if wrong else 'OK'}"
+    yield f"# {'Avg bus bandwidth':<20} : {average(rows):g} "
+    yield "#"
+    yield f"# Collective test concluded: {name}"
+
+
+def _headings(left: Sequence[str], figures: Sequence[str]) -> str:
+    cells = "  ".join(f"{text:>{width}}" for text, width in zip(left, (10, 12, 8, 6, 6), strict=True))
+    placed = "  ".join(f"{text:>{width}}" for text, width in zip(figures, (7, 6, 6, 6), strict=True))
+    return f"# {cells}  {placed}  {placed} "
+
+
+def _row(row: Row) -> str:
+    kind, operator, root = about(row)
+    microseconds = None if row.mean_s is None else row.mean_s * 1e6
+    wrong = _NONE.rjust(6) if row.wrong is None else f"{row.wrong:6g}"
+    figures = f"  {_cell(microseconds, 7)}  {_cell(row.algbw, 6)}  {_cell(row.busbw, 6)}  {wrong}"
+    absent = "".join(f"  {_NONE:>{width}}" for width in (7, 6, 6, 6))
+    return f"{row.case.bytes:12}  {count(row):12}  {kind:>8}  {operator:>6}  {root:>6}{absent}{figures}"
+
+
+def _cell(value: float | None, width: int) -> str:
+    return f"{_NONE:>{width}}" if value is None else fitted(value, width)
+
+
+def fitted(value: float, width: int) -> str:
+    """At most ``width`` characters, at least two digits behind the point where they fit; more for what is below 1."""
+    for digits in (width - 2, 2, 1, 0) if value < 1 else (2, 1, 0):
+        text = f"{value:{width}.{digits}f}"
+        if len(text) <= width:
+            return text
+    return f"{value:{width}.{1 if width >= 7 else 0}e}"

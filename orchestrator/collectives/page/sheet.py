@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...reports.page.comma_separated import written
-from ..views import Direction, Measured, ReplayGaps, Row, phrases
+from ..views import Direction, Measured, ReplayGaps, Row, Slow, SlowChunk, phrases
 
 
 def cases(measured: Measured) -> str:
@@ -20,25 +20,19 @@ def links(measured: Measured) -> str:
 
 def outliers(measured: Measured) -> str:
     """Iterations and chunk transfers over 3 x p50, the worst of each case first; the cause, where it is known."""
-    trials = [
-        {
-            "what": "trial", "operation": outlier.case.operation, "algorithm": outlier.case.algorithm, "bytes": outlier.case.bytes,
-            "trial": outlier.trial, "rank": outlier.rank, "node": measured.setting.node(outlier.rank), "peer": outlier.peer, "step": None,
-            "seconds": outlier.seconds, "p50_s": outlier.usual,
-            "why": phrases.where(outlier, measured.setting).removeprefix("; "),
-        }
-        for outlier in measured.slow
+    node = measured.setting.node
+    slow: list[tuple[str, Slow | SlowChunk, int | None, str]] = [
+        ("trial", outlier, None, phrases.where(outlier, measured.setting).removeprefix("; ")) for outlier in measured.slow
     ]  # fmt: skip
-    chunks = [
+    slow += [("chunk", outlier, outlier.index, "") for outlier in measured.slow_chunks]
+    return written([
         {
-            "what": "chunk", "operation": outlier.case.operation, "algorithm": outlier.case.algorithm, "bytes": outlier.case.bytes,
-            "trial": outlier.trial, "rank": outlier.rank, "node": measured.setting.node(outlier.rank), "peer": outlier.peer,
-            "step": outlier.index,
-            "seconds": outlier.seconds, "p50_s": outlier.usual, "why": "",
+            "what": what, "operation": outlier.case.operation, "algorithm": outlier.case.algorithm, "bytes": outlier.case.bytes,
+            "trial": outlier.trial, "rank": outlier.rank, "node": node(outlier.rank), "peer": outlier.peer, "step": step,
+            "seconds": outlier.seconds, "p50_s": outlier.usual, "why": why,
         }
-        for outlier in measured.slow_chunks
-    ]  # fmt: skip
-    return written([*trials, *chunks], _OUTLIER)
+        for what, outlier, step, why in slow
+    ], _OUTLIER)  # fmt: skip
 
 
 def gaps(measured_gaps: ReplayGaps) -> str:

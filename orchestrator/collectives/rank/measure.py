@@ -1,7 +1,7 @@
 """Measures collectives on a rank: link probe, warm-up, then timed iterations after a barrier, each verified after its end.
 
 Algorithms of one size alternate from iteration to iteration, so that disturbances of the machine affect them alike and the
-iterations of one number are a pair. Collectives with gaps are replayed as a sequence instead (sequence.py).
+iterations of one number are a pair. Collectives with gaps are replayed as a sequence instead (replay_sequence.py).
 """
 
 from __future__ import annotations
@@ -29,17 +29,16 @@ from . import (
     algorithm_choice,
     backend_support,
     expected_cost,
-    known_algorithms,
     link_fit,
     link_probe,
-    memory_check,
-    precision,
-    settings,
+    measuring,
+    memory_demand,
+    mpi_names,
+    mpi_peer,
+    replay_pacing,
+    replay_sequence,
     verify,
 )
-from .open_mpi import names
-from .open_mpi import peer as mpi_peer
-from .replay import pacing, sequence
 
 if TYPE_CHECKING:
     from ...rank.runtime import context
@@ -61,9 +60,9 @@ def run(ctx: context.RankContext, items: Iterable[cases.Item], *, in_turn: bool 
     ctx.connect()
     ctx.phase("restore")
     planned = cases.cases(listed, ctx.world, in_turn=in_turn)
-    together = pacing.concurrent(planned)
-    spare = 2 * settings.drain(ctx.params.drain, ctx.gang.link)
-    memory_check.require(together, ctx.rank, ctx.world, ctx.device, spare)
+    together = replay_pacing.concurrent(planned)
+    spare = 2 * measuring.drain(ctx.params.drain, ctx.gang.link)
+    memory_demand.require(together, ctx.rank, ctx.world, ctx.device, spare)
     peer = mpi_peer.connect(ctx) if needs_mpi else None
     meter = Meter(ctx, planned, peer)
     meter.resume()
@@ -85,8 +84,8 @@ class Meter:
         self, ctx: context.RankContext, planned: tuple[cases.Case, ...], peer: mpi_peer.Peer | None = None
     ) -> None:
         self._ctx, self._cases, self._peer = ctx, planned, peer
-        self._params: settings.Measuring = ctx.params
-        self._drain = settings.drain(self._params.drain, ctx.gang.link)
+        self._params: measuring.Measuring = ctx.params
+        self._drain = measuring.drain(self._params.drain, ctx.gang.link)
         self._gaps = run_gaps.RunGaps()
         self._start = SynchronisedStart(ctx.rank, ctx.world, self._drain, ctx.device)
         self._memberships: dict[sizes.Groups, operations.Membership | None] = {}
@@ -94,7 +93,7 @@ class Meter:
         self._tiers: expected_cost.Uplinks | None = None
         self._link: link_fit.Fit | None = None
         self._combining = self._barrier_s = 0.0
-        self._precision = precision.parse(self._params.precision)
+        self._precision = measuring.parse(self._params.precision)
         self._over = ""
         #: The last step of the cases that an earlier attempt measured.
         self._done = 0
@@ -136,10 +135,10 @@ class Meter:
 
     def measure(self) -> None:
         with self._gaps:
-            for among in pacing.concurrent(self._cases):
+            for among in replay_pacing.concurrent(self._cases):
                 if among[0].first_step <= self._done:
                     continue
-                if pacing.is_paced(among):
+                if replay_pacing.is_paced(among):
                     self._in_sequence(among)
                 else:
                     self._in_turn(among)
@@ -231,7 +230,7 @@ class Meter:
     def _plan(self) -> CollectivePlan:
         facts, costs = [], []
         for case in self._cases:
-            algorithm = known_algorithms.find(case.item.algorithm)
+            algorithm = algorithm_choice.find(case.item.algorithm)
             cost = expected_cost.cost(case, algorithm, self._tiers, self._link, self._combining) if algorithm else None
             costs.append(cost)
             facts.append(case.facts(cost, **(self._traffic(case, algorithm) if algorithm else {})))
@@ -240,7 +239,7 @@ class Meter:
         return CollectivePlan(
             rank=self._ctx.rank, cases=tuple(facts), over=params.over, warmup=params.warmup, world=self._ctx.world,
             drain=self._drain, verify=params.verify, bandwidth="mean", precision=self._precision or None,
-            least=precision.LEAST if self._precision else None,
+            least=measuring.LEAST if self._precision else None,
             precision_s=self._params.precision_s if self._precision else None,
             expected_s=expected.seconds, uncosted=expected.uncosted,
             cases_s=tuple(float(f"{seconds:.3g}") for seconds in expected.by_case) or None,
@@ -274,7 +273,7 @@ class Meter:
                 if ctx.chunks:
                     ctx.chunks.discard()
         trials = among[0].item.trials
-        check_counts = precision.check_counts(trials) if self._precision else frozenset()
+        check_counts = measuring.check_counts(trials) if self._precision else frozenset()
         times: list[list[tuple[float, float]]] = [[] for _ in among]
         reason, begin = "all", time.monotonic()
         for iteration in range(trials):
@@ -288,7 +287,7 @@ class Meter:
         self, among: Sequence[cases.Case], times: Sequence[Sequence[tuple[float, float]]], begin: float
     ) -> str:
         """Why no more iterations are needed: ``precision`` or ``time``; else ``all``. The same on all ranks."""
-        if precision.is_reached(map(ratio.median, self._seconds(among, times)), self._precision):
+        if measuring.is_reached(map(ratio.median, self._seconds(among, times)), self._precision):
             return "precision"
         return "time" if self._of_rank_0(time.monotonic() >= begin + self._params.precision_s)[0] else "all"
 
@@ -345,7 +344,7 @@ class Meter:
         for case in among:
             member, shared = self._memberships[case.groups], memories.get(case.groups)
             works[case.number] = self._work(case, member, shared) if member and shared else None
-        made = sequence.Sequence(
+        made = replay_sequence.Sequence(
             ctx=self._ctx, planned=among, works=works, verifier=self._verifier, settle=self._settle, run_gaps=self._gaps
         )
         self.verified += made.run(lambda work: self._run_timed(work, 0, lambda: None), self._synchronise)
@@ -367,8 +366,8 @@ class Meter:
 
     def _work(self, case: cases.Case, member: operations.Membership, memories: operations.Memories) -> operations.Work:
         algorithm, peer = (
-            known_algorithms.find(case.item.algorithm),
-            self._peer if names.is_open_mpi(case.item.algorithm) else None,
+            algorithm_choice.find(case.item.algorithm),
+            self._peer if mpi_names.is_open_mpi(case.item.algorithm) else None,
         )
         return operations.Work(case, member, algorithm, memories, self._ctx.chunks, peer)
 

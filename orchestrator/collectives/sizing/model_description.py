@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from ...model.frozen import dataclass
+from ...rank.exchange import cases
 
 #: Bytes of an element.
-DTYPES: Mapping[str, int] = {
-    "float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
-}  # fmt: skip
+DTYPES: Mapping[str, int] = {**cases.DTYPES, "int16": 2, "bool": 1}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,9 @@ from typing import Any
 
 from ...model.algorithm import LIBRARY
 from ...model.frozen import dataclass
+from ...rank.exchange import cases
 from .layout import Groups
 from .training_size import TrainingSize
-
-#: Element types that the workload supports; other types are sent as bytes.
-_MOVED = ("float64", "float32", "bfloat16", "float16", "int64", "int32", "int8", "uint8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +37,7 @@ class Item:
     def document(self) -> dict[str, Any]:
         document: dict[str, Any] = {
             "operation": self.operation, "bytes": self.bytes, "trials": self.trials, **self._pace(),
-            "algorithm": self.algorithm, "dtype": self.dtype if self.dtype in _MOVED else "uint8",
+            "algorithm": self.algorithm, "dtype": self.dtype if self.dtype in cases.DTYPES else "uint8",  # as bytes
         }  # fmt: skip
         return {**document, "groups": [list(group) for group in self.groups]} if self.groups else document
 

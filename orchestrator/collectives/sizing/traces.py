@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...model.frozen import dataclass
-from . import replay_items
+from . import chakra_trace, param_trace, replay_items, trace_matching
 from .replay_items import Item
-from .trace_readers import chakra, matching, param
-from .trace_readers.recording import MAX_RANKS, Recording, TraceError
+from .trace_recording import MAX_RANKS, Recording, TraceError
 
 _RANK = re.compile(r"(\d+)(?!.*\d)")
 
@@ -28,7 +27,7 @@ class Replay:
     notes: tuple[str, ...]
 
 
-def replay(files: Mapping[str, bytes], algorithms: matching.Algorithms, gpus: int | None = None) -> Replay:
+def replay(files: Mapping[str, bytes], algorithms: trace_matching.Algorithms, gpus: int | None = None) -> Replay:
     """``files``: name -> content; several files: one per rank. ``algorithms``: (operation, ranks) -> name.
 
     Raises TraceError.
@@ -49,12 +48,12 @@ def replay(files: Mapping[str, bytes], algorithms: matching.Algorithms, gpus: in
     if problems:
         raise TraceError("\n".join(_some(problems)))
     if len(recordings) == 1:
-        matched = matching.match_single_trace(recordings[0], gpus)
+        matched = trace_matching.match_single_trace(recordings[0], gpus)
     else:
-        matched = matching.match_traces(recordings, gpus)
+        matched = trace_matching.match_traces(recordings, gpus)
     if not matched.steps:
         raise TraceError(f"{', '.join(files)}: has no collective")
-    made = replay_items.merge(matching.replay_item(step, matched.ranks, algorithms) for step in matched.steps)
+    made = replay_items.merge(trace_matching.replay_item(step, matched.ranks, algorithms) for step in matched.steps)
     return Replay(
         form=forms[0], ranks=matched.ranks, collectives=sum(len(step.groups) for step in matched.steps),
         timed=matched.timed, items=made, notes=matched.notes,
@@ -69,10 +68,10 @@ def _read(file: str, content: bytes, rank: int | None) -> tuple[str, Recording]:
     if isinstance(document, dict) and "traceEvents" in document:
         raise TraceError(f"{file}: is a Kineto (Chrome) trace; link it with the execution trace: chakra_trace_link")
     try:
-        if param.is_param_trace(document):
-            return "PARAM comms trace", param.read(document, file, rank)
-        if chakra.is_chakra_trace(document):
-            return "Chakra execution trace", chakra.read(document, file, rank)
+        if param_trace.is_param_trace(document):
+            return "PARAM comms trace", param_trace.read(document, file, rank)
+        if chakra_trace.is_chakra_trace(document):
+            return "Chakra execution trace", chakra_trace.read(document, file, rank)
     except TraceError:
         raise
     except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -91,7 +90,7 @@ def _is_binary(file: str, content: bytes) -> bool:
 
 def _from_protobuf(content: bytes, file: str) -> list[dict[str, Any]]:
     try:
-        return chakra.read_protobuf(content)
+        return chakra_trace.read_protobuf(content)
     except TraceError as error:
         raise TraceError(f"{file}: neither JSON nor a Chakra trace in protobuf form (*.et): {error}") from None
 

@@ -10,9 +10,9 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 
 from ...model.frozen import dataclass
-from . import batches, rank_share
-from .layout import Groups, Layout
-from .memory import Optimizer
+from . import batch_shares
+from .gpu_memory import Optimizer
+from .layout import Groups, Layout, largest_share, share_of_stage, split_stages
 from .model_description import Layer, Model, Part
 
 #: DistributedDataParallel's first bucket and the others, bytes: closed by the tensor that fills it (torch.nn.parallel).
@@ -45,8 +45,8 @@ class Collective:
 
 def of_step(model: Model, layout: Layout, optimizer: Optimizer, batch: int) -> tuple[Collective, ...]:
     """The collectives of a step of ``batch`` samples, in order; equal collectives are counted."""
-    replica = batches.even(batch, layout.dp)
-    micro = batches.even(replica, layout.microbatches)
+    replica = batch_shares.even(batch, layout.dp)
+    micro = batch_shares.even(replica, layout.microbatches)
     collectives: list[Collective] = []
     if layout.gathered and layout.tp > 1:
         return (_inputs(model, layout, batch),)
@@ -70,7 +70,7 @@ def of_step(model: Model, layout: Layout, optimizer: Optimizer, batch: int) -> t
 
 def _inputs(model: Model, layout: Layout, batch: int) -> Collective:
     """Every rank gathers the whole batch, images and labels, and computes its columns."""
-    size = batches.even(batch * (model.sample_bytes or 0), layout.tp)
+    size = batch_shares.even(batch * (model.sample_bytes or 0), layout.tp)
     return Collective(
         operation="all-gather", size=size, count=1, axis="tp", groups=layout.groups("tp"), dtype="uint8",
         what="images and labels / GPUs", source="b x bytes of a sample / tp",
@@ -101,7 +101,7 @@ def _gradients(model: Model, layout: Layout, optimizer: Optimizer) -> Iterator[C
                         "reduce-scatter", elements * size, layout, axis, dtype, f"gradients of {_sort(layer)}", _ZERO
                     )
         return
-    _, held = rank_share.largest_share(model, layout)
+    _, held = largest_share(model, layout)
     for axis, elements in (("dp", held.dense), ("expert-dp", held.expert)):
         if not elements or axis not in axes:
             continue
@@ -202,7 +202,7 @@ def _vocabulary(model: Model, layout: Layout, micro: int) -> Iterator[Collective
 
 def _norm_gradients(model: Model, layout: Layout, optimizer: Optimizer) -> Collective:
     """With sequence parallelism a rank sees some of the tokens: it adds up the gradients of what every rank holds whole."""
-    layers, _ = rank_share.largest_share(model, layout)
+    layers, _ = largest_share(model, layout)
     parts = [part for layer in layers for part in layer.parts if part.kind == "whole" and part.name != "positions"]
     size = sum(part.elements for part in parts) * optimizer.for_dtype(model.element).gradients
     return _operation_traffic(
@@ -215,7 +215,7 @@ def _experts(model: Model, layout: Layout, micro: int) -> Collective:
     """Dispatch and combine of every token's topk copies, forward and backward."""
     shape = model.shape
     assert shape is not None, "the layout was checked"
-    size = batches.even(micro * shape.sequence * shape.hidden * shape.topk, layout.tp) * model.element
+    size = batch_shares.even(micro * shape.sequence * shape.hidden * shape.topk, layout.tp) * model.element
     layers = _blocks(model, layout)
     return _operation_traffic(
         "all-to-all", size, layout, "ep", model.dtype,
@@ -226,7 +226,7 @@ def _experts(model: Model, layout: Layout, micro: int) -> Collective:
 
 def _pipeline(model: Model, layout: Layout, micro: int) -> Iterator[Collective]:
     """One message forward and one backward per microbatch at each stage boundary; both are counted."""
-    boundaries = [layers[-1].output or 0 for layers in rank_share.split_stages(model, layout.pp)[:-1]]
+    boundaries = [layers[-1].output or 0 for layers in split_stages(model, layout.pp)[:-1]]
     stages_by_output: dict[tuple[int, int], list[int]] = {}
     for stage, output in enumerate(boundaries):
         stages_by_output.setdefault((output, stage % 2), []).append(stage)
@@ -234,7 +234,7 @@ def _pipeline(model: Model, layout: Layout, micro: int) -> Iterator[Collective]:
         shard = layout.tp if layout.sequence_parallel else 1
         names = ", ".join(f"{stage}-{stage + 1}" for stage in stages)
         yield Collective(
-            operation="send-recv", size=batches.even(micro * output, shard) * model.element, count=2 * layout.microbatches, axis="pp",
+            operation="send-recv", size=batch_shares.even(micro * output, shard) * model.element, count=2 * layout.microbatches, axis="pp",
             groups=tuple(pair for stage in stages for pair in layout.pairs(stage)), dtype=model.dtype,
             what=f"activations forward, their gradients back, stages {names}", source="b_micro s h e",
         )  # fmt: skip
@@ -245,7 +245,7 @@ def _tied_embedding(embedding: Part, model: Model, layout: Layout, optimizer: Op
     across = (layout.pp - 1) * layout.dp * layout.tp
     return Collective(
         operation="all-reduce", count=1, axis="embedding", dtype=optimizer.gradient_dtype(model.dtype),
-        size=batches.even(embedding.elements, layout.tp) * optimizer.for_dtype(model.element).gradients,
+        size=batch_shares.even(embedding.elements, layout.tp) * optimizer.for_dtype(model.element).gradients,
         groups=tuple((rank, rank + across) for rank in range(layout.dp * layout.tp)),
         what="gradients of the embedding that the first and the last stage share", source="V h e / tp",
     )  # fmt: skip
@@ -262,8 +262,8 @@ def _operation_traffic(
 
 def _units(model: Model, layout: Layout) -> list[tuple[Layer, int, int]]:
     """(layer, dense, expert) elements of every unit that is gathered as one: the layers of the largest stage."""
-    layers, _ = rank_share.largest_share(model, layout)
-    held = [(layer, rank_share.share_of_stage((layer,), layout)) for layer in layers]
+    layers, _ = largest_share(model, layout)
+    held = [(layer, share_of_stage((layer,), layout)) for layer in layers]
     return [(layer, share.dense, share.expert) for layer, share in held]
 
 
@@ -273,7 +273,7 @@ def _sort(layer: Layer) -> str:
 
 def _blocks(model: Model, layout: Layout) -> int:
     """Blocks of the stage that holds most."""
-    layers, _ = rank_share.largest_share(model, layout)
+    layers, _ = largest_share(model, layout)
     return sum(layer.block for layer in layers)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...model.frozen import dataclass
-from . import batches, memory, traffic
-from .batches import Batches, Share
-from .cost import Link, Price, Prices
+from . import batch_shares, gpu_memory, traffic
+from .batch_shares import Batches, Share
+from .gpu_memory import Memory, Optimizer
 from .layout import Layout
-from .memory import Memory, Optimizer
+from .link_price import Link, Price, Prices
 from .model_description import Model
 from .traffic import Collective
 
@@ -71,26 +71,23 @@ class TrainingSize:
 
 def compute(request: SizingRequest, prices: Prices) -> TrainingSize:
     """The size of a training. Raises ValueError with a line per problem."""
-    problems = _problems(request)
-    if problems:
+    if problems := _problems(request):
         raise ValueError("\n".join(problems))
-    batches_per_run = _batches(request)
-    rows = _rows(request, prices, batches_per_run)
-    problem = prices.find_problem(tuple(row.collective for row in rows))
-    if problem:
+    batch, batches = request.batch, None
+    if request.dataset is not None and batch is not None:
+        batches = Batches(dataset=request.dataset, batch=batch, epochs=request.epochs)
+    last = batches.last if batches else None
+    rows = _rows(request, prices, last)
+    if problem := prices.find_problem(tuple(row.collective for row in rows)):
         raise ValueError(problem)
-    shares = _shares(request, batches_per_run)
-    batch = _largest_batch(request, shares)
-    rank_memory = memory.of_rank(request.model, request.layout, request.optimizer, batch)
-    fit = _fit(request, rank_memory, batch)
-    return TrainingSize(
-        request=request,
-        rows=rows,
-        batches=batches_per_run,
-        shares=shares,
-        memory=rank_memory,
-        fit=fit,
-    )
+    shares: tuple[Share, ...] = ()
+    if request.shares and batch is not None:
+        shares = batch_shares.uneven(request.shares, request.layout.dp, batch, last)
+        # Here every replica would have as many samples as the one with the largest share.
+        batch = max(share.samples for share in shares) * len(shares)
+    memory = gpu_memory.of_rank(request.model, request.layout, request.optimizer, batch)
+    fit = _fit(request, memory, batch)
+    return TrainingSize(request=request, rows=rows, batches=batches, shares=shares, memory=memory, fit=fit)
 
 
 def _problems(request: SizingRequest) -> list[str]:
@@ -110,40 +107,16 @@ def _problems(request: SizingRequest) -> list[str]:
     return problems
 
 
-def _batches(request: SizingRequest) -> Batches | None:
-    if request.dataset is None or request.batch is None:
-        return None
-    return Batches(dataset=request.dataset, batch=request.batch, epochs=request.epochs)
-
-
-def _rows(request: SizingRequest, prices: Prices, batches_per_run: Batches | None) -> tuple[Row, ...]:
-    full = _step(request, request.batch or 1)
-    last = _step(request, batches_per_run.last) if batches_per_run else full
+def _rows(request: SizingRequest, prices: Prices, last_batch: int | None) -> tuple[Row, ...]:
+    """The collectives of a step, with their bytes in the last one, whose batch may be smaller."""
+    full, last = (
+        traffic.of_step(request.model, request.layout, request.optimizer, batch)
+        for batch in (request.batch or 1, last_batch or request.batch or 1)
+    )
     return tuple(
-        Row(
-            collective=collective,
-            last_size=other.size,
-            price=prices.of(collective, request.link),
-        )
+        Row(collective=collective, last_size=other.size, price=prices.of(collective, request.link))
         for collective, other in zip(full, last, strict=True)
     )
-
-
-def _step(request: SizingRequest, batch: int) -> tuple[Collective, ...]:
-    return traffic.of_step(request.model, request.layout, request.optimizer, batch)
-
-
-def _shares(request: SizingRequest, batches_per_run: Batches | None) -> tuple[Share, ...]:
-    if not request.shares or request.batch is None:
-        return ()
-    return batches.uneven(
-        request.shares, request.layout.dp, request.batch, batches_per_run.last if batches_per_run else None
-    )
-
-
-def _largest_batch(request: SizingRequest, shares: tuple[Share, ...]) -> int | None:
-    """The batch at which every replica would have as many samples as the replica with the largest share."""
-    return max(share.samples for share in shares) * len(shares) if shares else request.batch
 
 
 def _fit(request: SizingRequest, rank_memory: Memory, batch: int | None) -> Fit | None:
@@ -151,7 +124,7 @@ def _fit(request: SizingRequest, rank_memory: Memory, batch: int | None) -> Fit 
         return None
     spare = request.limit - rank_memory.total
     alternatives = (
-        memory.fitting_layouts(request.model, request.layout, request.optimizer, batch, request.limit)
+        gpu_memory.fitting_layouts(request.model, request.layout, request.optimizer, batch, request.limit)
         if spare < 0
         else ()
     )

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Set
 from typing import Any
 
-from ...model import events
+from ...model import events, schedule
 from ...model.event import Event, History
 from ...model.events import CaseFacts, CollectiveWrong
 from ...model.frozen import dataclass, field
@@ -16,9 +16,6 @@ from ...views.gangs import gangs
 from ...views.progress import omitted_steps, relative_width
 from ...views.values import listing, mapping, number, whole
 from .directions import Direction
-
-#: Operations whose size is the total over all ranks, and whose bus bandwidth leaves out the share that stays (p - 1)/p.
-_TOTAL = ("all-gather", "reduce-scatter", "all-to-all", "gather", "scatter")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,13 +156,20 @@ class Setting:
         return f"{name} (rank {rank})" if shared else name
 
 
+#: Fields of a case that the plan has under the same name.
+_SAME = (
+    "operation", "algorithm", "dtype", "operator", "asynchronous", "gap_ms", "gaps_ms", "gap_from", "after", "shares", "bytes",
+    "per_rank", "total", "count", "root", "port_bytes", "uplink_bytes",
+)  # fmt: skip
+
+
 def factor(operation: str, world: int) -> float:
     """Bus bandwidth over algorithm bandwidth, as nccl-tests defines it."""
     if world < 1:
         return 1.0
     if operation == "all-reduce":
         return 2 * (world - 1) / world
-    return (world - 1) / world if operation in _TOTAL else 1.0
+    return (world - 1) / world if operation in schedule.IN_BLOCKS else 1.0  # a rank keeps its own block
 
 
 def setting(run: Run) -> Setting | None:
@@ -217,33 +221,13 @@ def _case(case: CaseFacts, omitted: Set[int]) -> Case:
     first, stride = case.first_step or 1, max(1, case.stride or 1)
     steps = range(first, first + planned * stride, stride) if omitted else ()
     rounds, volume = _figure(cost.get("rounds")), _figure(cost.get("volume"))
+    known = {name: getattr(case, name) for name in _SAME if getattr(case, name) is not None}
     return Case(
-        number=case.case or 0,
-        operation=case.operation or "",
-        algorithm=case.algorithm or "",
-        dtype=case.dtype or "",
-        operator=case.operator or "",
-        groups=tuple(map(tuple, case.groups or ())),
-        first_step=first,
-        iterations=planned - sum(step in omitted for step in steps),
-        planned=planned,
-        stride=stride,
+        **{"operation": "", "algorithm": "", "dtype": "", "operator": "", "bytes": 0, **known},
+        number=case.case or 0, groups=tuple(map(tuple, case.groups or ())), first_step=first, stride=stride, planned=planned,
+        iterations=planned - sum(step in omitted for step in steps), requested=case.asked or "",
         cost=(rounds, volume) if rounds is not None and volume is not None else None,
-        asynchronous=bool(case.asynchronous),
-        gap_ms=case.gap_ms or 0.0,
-        gaps_ms=tuple(case.gaps_ms or ()),
-        gap_from=case.gap_from or "end",
-        after=tuple(case.after or ()),
-        requested=case.asked or "",
-        shares=tuple(case.shares or ()),
-        bytes=case.bytes or 0,
-        per_rank=case.per_rank or 0,
-        total=case.total or 0,
-        count=case.count or 0,
-        root=case.root or 0,
-        port_bytes=case.port_bytes or 0,
-        uplink_bytes=case.uplink_bytes or 0,
-    )
+    )  # fmt: skip
 
 
 def _autos(history: History) -> list[Auto]:

@@ -11,7 +11,7 @@ from ...model.frozen import dataclass
 from ...model.run import Run
 from ...views import statistics
 from ...views.overview import is_collective
-from . import critical_path, repeated_delays, samples
+from . import dependencies, repeated_delays, samples
 from . import dependencies as patterns
 from . import fastest as racing
 from . import gaps as run_gaps
@@ -47,7 +47,7 @@ class Slow:
     usual: float
     rank: int
     peer: int | None
-    path: tuple[critical_path.Part, ...] = ()
+    path: tuple[dependencies.Part, ...] = ()
 
     @property
     def stopped(self) -> int | None:
@@ -258,7 +258,7 @@ class _Case:
     def _transfers(self, moved: Transfers) -> None:
         import numpy as np
 
-        from . import lasting, link_times
+        from . import link_times, stragglers
 
         self._slow_transfers(moved)
         pattern = patterns.pattern(moved, self.spans, self.setting.link.beta)
@@ -270,18 +270,18 @@ class _Case:
         self.transferring = statistics.spread((moved.seconds[rows] - waiting).reshape(-1))
         numbers = moved.trials[rows]
         usual = ~np.isin(numbers, self.spans.trials[self.is_held])
-        if usual.sum() >= lasting.LEAST_TRIALS:
+        if usual.sum() >= stragglers.LEAST_TRIALS:
             same, spots = repeated_delays.comparable_rounds(self.case, moved, pattern), np.flatnonzero(usual)
             self.delays = repeated_delays.own_delays(same, moved, pattern, rows, spots, self.gaps)
             self.links = link_times.link_times(same, moved, pattern, rows, spots, self.gaps, self.setting)
         where = {int(number): row for row, number in enumerate(numbers)}
         for spot in self.outliers[:EXPLAINED]:
             row = where.get(int(self.spans.trials[spot]))
-            parts = critical_path.path(pattern, moved, rows, row, self.gaps) if row is not None else ()
-            self.slow.append(self._slow(spot, moved, critical_path.longest(parts)))
-        self.path = critical_path.shares(pattern, moved, rows[:MOST_PATHS], self.gaps)
+            parts = dependencies.path(pattern, moved, rows, row, self.gaps) if row is not None else ()
+            self.slow.append(self._slow(spot, moved, dependencies.longest(parts)))
+        self.path = dependencies.shares(pattern, moved, rows[:MOST_PATHS], self.gaps)
 
-    def _slow(self, spot: int, moved: Transfers | None, parts: Iterable[critical_path.Part] = ()) -> Slow:
+    def _slow(self, spot: int, moved: Transfers | None, parts: Iterable[dependencies.Part] = ()) -> Slow:
         import numpy as np
 
         local = self.spans.end[spot] - self.spans.start[spot]

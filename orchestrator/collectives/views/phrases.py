@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from ...model import ratio
+from ...model import ratio, schedule
 from ...model.event import History
 from ...views import quantities
 from ...views.comparison import OVER
@@ -38,7 +38,7 @@ def case(measured_case: Case) -> str:
 
 def kind(measured_case: Case) -> str:
     """The title of a table: ``all-reduce, float32 sum``; groups and modes where they are not the defaults."""
-    reduces = measured_case.operation in ("all-reduce", "reduce-scatter", "reduce")
+    reduces = measured_case.operation in schedule.REDUCING
     parts = (
         [" ".join(part for part in (measured_case.dtype, measured_case.operator if reduces else "") if part)]
         if measured_case.bytes
@@ -46,7 +46,7 @@ def kind(measured_case: Case) -> str:
     )
     if len(measured_case.groups) > 1:
         parts.append(f"{len(measured_case.groups)} groups of {measured_case.world}")
-    if measured_case.operation in ("broadcast", "reduce", "gather", "scatter"):
+    if measured_case.operation in schedule.ROOTED:
         parts.append(f"root {measured_case.root}")
     parts += [f"shares {shares(measured_case)}"] if measured_case.shares else []
     parts += ["asynchronous"] if measured_case.asynchronous else []

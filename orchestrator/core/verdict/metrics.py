@@ -53,7 +53,7 @@ def of(run: Run) -> Iterator[Metric]:
     yield from _strength(run)
     yield from _checkpoints(run)
     yield from _reported(run)
-    if (collectives := views.part_of_collectives(run.history, "metrics")) is not None:
+    if (collectives := views.part_of_collectives(run.history, "exports")) is not None:
         yield from collectives.metrics(run)
     yield from _probed(run)
     for event in run.history.of(RankFinished):

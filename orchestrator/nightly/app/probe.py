@@ -93,7 +93,14 @@ def _check(probes: Sequence[str], hardware: str, known: Sequence[baselines.Basel
 def _measure(probes: Sequence[str], threads: int, end: float) -> tuple[ProbeDone, ...]:
     """What the probes found until they ended. One that hangs is an error, unless the machine is overloaded. Raises UsageError."""
     with tempfile.TemporaryDirectory(prefix="ccbed-probe-") as directory:
-        argv = [sys.executable, "-m", "orchestrator.rank.node_probe.alone", ",".join(probes), str(threads), directory]
+        argv = [
+            sys.executable,
+            "-m",
+            "orchestrator.rank.node_probe.probe_run",
+            ",".join(probes),
+            str(threads),
+            directory,
+        ]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         process = subprocess.Popen(
             argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True

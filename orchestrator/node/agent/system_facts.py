@@ -156,7 +156,7 @@ def _torch_facts() -> dict[str, Any]:
 
 
 def _program_paths() -> dict[str, str | None]:
-    """The paths of programs that some algorithms need. collectives/rank/open_mpi/installed.py searches the same directories."""
+    """The paths of programs that some algorithms need. collectives/rank/mpi_names.py searches the same directories."""
     bin_dir = Path(sys.executable).parent
     spec = importlib.util.find_spec("mpi4py")
     return {

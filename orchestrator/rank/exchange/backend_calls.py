@@ -38,8 +38,9 @@ class Call:
         return self.flat[slice(*self.layout.own)]
 
     @property
-    def blocks(self) -> list[torch.Tensor]:
-        return [self.flat[start:stop] for start, stop in self.layout.parts]
+    def at_root(self) -> list[torch.Tensor] | None:
+        """The blocks of all ranks, which only the root has."""
+        return [self.flat[start:stop] for start, stop in self.layout.parts] if self.me == self.root else None
 
     @property
     def source(self) -> int:
@@ -80,10 +81,6 @@ def _neighbours(call: Call) -> list[Any]:
     return [dist.irecv(into, left, call.group), dist.isend(out, right, call.group)]
 
 
-def _all_reduce(call: Call, asynchronous: bool) -> Any:
-    return dist.all_reduce(call.whole, call.operator, call.group, async_op=asynchronous)
-
-
 def _all_gather(call: Call, asynchronous: bool) -> Any:
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before torch 2.13
     return gather(call.whole, call.own, group=call.group, async_op=asynchronous)
@@ -92,24 +89,6 @@ def _all_gather(call: Call, asynchronous: bool) -> Any:
 def _reduce_scatter(call: Call, asynchronous: bool) -> Any:
     scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
     return scatter(call.own, call.whole, op=call.operator, group=call.group, async_op=asynchronous)
-
-
-def _broadcast(call: Call, asynchronous: bool) -> Any:
-    return dist.broadcast(call.whole, call.source, call.group, async_op=asynchronous)
-
-
-def _reduce(call: Call, asynchronous: bool) -> Any:
-    return dist.reduce(call.whole, call.source, call.operator, call.group, async_op=asynchronous)
-
-
-def _gather(call: Call, asynchronous: bool) -> Any:
-    parts = call.blocks if call.me == call.root else None
-    return dist.gather(call.own, parts, call.source, call.group, async_op=asynchronous)
-
-
-def _scatter(call: Call, asynchronous: bool) -> Any:
-    parts = call.blocks if call.me == call.root else None
-    return dist.scatter(call.own, parts, call.source, call.group, async_op=asynchronous)
 
 
 def _all_to_all(call: Call, asynchronous: bool) -> Any:
@@ -122,18 +101,14 @@ def _all_to_all(call: Call, asynchronous: bool) -> Any:
     )
 
 
-def _barrier(call: Call, asynchronous: bool) -> Any:
-    return dist.barrier(call.group, async_op=asynchronous)
-
-
 _CALLS: Mapping[str, Callable[[Call, bool], Any]] = {
-    "all-reduce": _all_reduce,
+    "all-reduce": lambda call, later: dist.all_reduce(call.whole, call.operator, call.group, async_op=later),
     "all-gather": _all_gather,
     "reduce-scatter": _reduce_scatter,
-    "broadcast": _broadcast,
-    "reduce": _reduce,
-    "gather": _gather,
-    "scatter": _scatter,
+    "broadcast": lambda call, later: dist.broadcast(call.whole, call.source, call.group, async_op=later),
+    "reduce": lambda call, later: dist.reduce(call.whole, call.source, call.operator, call.group, async_op=later),
+    "gather": lambda call, later: dist.gather(call.own, call.at_root, call.source, call.group, async_op=later),
+    "scatter": lambda call, later: dist.scatter(call.own, call.at_root, call.source, call.group, async_op=later),
     "all-to-all": _all_to_all,
-    "barrier": _barrier,
+    "barrier": lambda call, later: dist.barrier(call.group, async_op=later),
 }

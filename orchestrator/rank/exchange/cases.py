@@ -25,12 +25,7 @@ OPERATORS = ("sum", "prod", "min", "max", "avg", "band", "bor", "bxor")
 BITWISE = ("band", "bor", "bxor")
 #: What a gap is counted from: of the collective before.
 GAP_FROM = ("end", "start")
-#: Operations that reduce.
-REDUCING = ("all-reduce", "reduce-scatter", "reduce")
-#: Operations whose size S is the total of all ranks' blocks; for the others, S is the buffer of one rank.
-TOTAL = ("all-gather", "reduce-scatter", "gather", "scatter")
-#: Operations whose buffer of S has one block per rank.
-IN_BLOCKS = (*TOTAL, "all-to-all")
+REDUCING, TOTAL, IN_BLOCKS = schedules.REDUCING, schedules.TOTAL, schedules.IN_BLOCKS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from ...model import algorithm as model
 from ...model.frozen import dataclass, replace
 from ..checkpoint import tensor_digest
 from ..runtime import recorder
-from . import backend_calls, case_layout, schedule_runner
+from . import backend_calls, case_layout, cases, schedule_runner
 from .case_layout import COMBINED, Segment
 from .cases import REDUCING, Case, Item
 
@@ -198,10 +198,7 @@ PERIOD = 4093
 #: Up to this value, sums of integers are exact in bfloat16 and fit int8.
 _EXACT = 127
 
-DTYPES = {
-    "float32": torch.float32, "float64": torch.float64, "float16": torch.float16, "bfloat16": torch.bfloat16,
-    "int32": torch.int32, "int64": torch.int64, "uint8": torch.uint8, "int8": torch.int8,
-}  # fmt: skip
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in cases.DTYPES}
 
 
 class Patterns:

@@ -1,6 +1,6 @@
 """The probes of a node's hardware. The folder is the registry: a file is a probe, and its docstring says what it measures.
 
-A probe has ``measure(node)``, which yields what node_probe/results.py defines. ``COLLECTIVE``: all ranks measure
+A probe has ``measure(node)``, which yields what node_probe/probe_results.py defines. ``COLLECTIVE``: all ranks measure
 together. ``PER_RANK``: every rank of a node measures, because each has a GPU or threads of its own; else the first one does.
 """
 

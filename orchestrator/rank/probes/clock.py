@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from ...model.events import ProbeFigure
 from ...model.frozen import dataclass
-from ..node_probe.results import Fact, Missing, Node, Result
+from ..node_probe.probe_results import Fact, Missing, Node, Result
 
 COLLECTIVE = True
 ROUND_TRIPS = 50

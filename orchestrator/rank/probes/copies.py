@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
 from ...model.events import ProbeFigure
-from ..node_probe import results
-from ..node_probe.results import NO_GPU, Fact, Missing, Node, Result
+from ..node_probe import probe_results
+from ..node_probe.probe_results import NO_GPU, Fact, Missing, Node, Result
 
 PER_RANK = True
 MIB = 256
@@ -21,23 +22,16 @@ def measure(node: Node) -> Iterator[Result]:
         return
     host = torch.ones(MIB << 20, dtype=torch.uint8).pin_memory()
     device = torch.ones(MIB << 20, dtype=torch.uint8, device=node.device)
-    ceiling, reason = _ceiling(node)
+    ceiling, reason = probe_results.ceiling_by_nvml(node, _ceiling)
     if ceiling is None:
         yield Missing(name="ceiling of copies", reason=reason)
     yield Fact(name="copies", text=f"{MIB} MiB, pinned")
     works = {"to device": (device, host), "to host": (host, device)}
     for name, (target, source) in works.items():
-        values = results.rates(node, lambda: target.copy_(source, non_blocking=True), (MIB << 20) / 1e9)  # noqa: B023
+        values = probe_results.rates(node, lambda: target.copy_(source, non_blocking=True), (MIB << 20) / 1e9)  # noqa: B023
         yield ProbeFigure(name=f"copy {name}", unit="GB/s", better="higher", values=values, ceiling=ceiling)
 
 
-def _ceiling(node: Node) -> tuple[float | None, str]:
-    try:
-        nvml = node.load_nvml()
-        handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(node.device).uuid}")
-        generation, lanes = nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle), nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)
-        return results.pcie_gb_s(generation, lanes), f"PCIe generation {generation} x{lanes} has no known rate"
-    except OSError as error:
-        return None, str(error)
-    except Exception as error:  # noqa: BLE001 NVMLError is known only where pynvml is installed
-        return None, f"NVML: {error}"
+def _ceiling(nvml: Any, gpu: Any) -> tuple[float | None, str]:
+    generation, lanes = nvml.nvmlDeviceGetMaxPcieLinkGeneration(gpu), nvml.nvmlDeviceGetMaxPcieLinkWidth(gpu)
+    return probe_results.pcie_gb_s(generation, lanes), f"PCIe generation {generation} x{lanes} has no known rate"

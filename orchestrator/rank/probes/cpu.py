@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...model.events import ProbeFigure
-from ..node_probe import results
-from ..node_probe.results import Missing, Node, Result
+from ..node_probe import probe_results
+from ..node_probe.probe_results import Missing, Node, Result
 from ..runtime import recorder, run_gaps
 
 _CPUS = "sys/devices/system/cpu"
@@ -26,7 +26,7 @@ def measure(node: Node) -> Iterator[Result]:
             frequencies.append(frequency / 1e9)
     yield ProbeFigure(name="cpu loop", unit="1/s", better="higher", values=tuple(spins))
     if len(frequencies) == node.params.repeats:
-        ceiling = results.highest_frequency(node.system)
+        ceiling = probe_results.highest_frequency(node.system)
         yield ProbeFigure(
             name="cpu frequency", unit="GHz", better="higher", values=tuple(frequencies), ceiling=ceiling and ceiling / 1e9
         )  # fmt: skip

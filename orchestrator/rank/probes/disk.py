@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...model.events import ProbeFigure
-from ..node_probe.results import Fact, Missing, Node, Result
+from ..node_probe.probe_results import Fact, Missing, Node, Result
 
 BLOCK = 1 << 20
 #: Bytes of a write before an fsync, calls of fsync in a repeat, and of how many calls a 99th percentile is stated.

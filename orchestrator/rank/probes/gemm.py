@@ -9,8 +9,8 @@ import torch
 
 from ...model.events import ProbeFigure
 from ...workloads.node_probe import DTYPES, ON_CPU
-from ..node_probe import results
-from ..node_probe.results import Fact, Missing, Node, Result
+from ..node_probe import probe_results
+from ..node_probe.probe_results import Fact, Missing, Node, Result
 
 PER_RANK = True
 #: Rows of the square matrices: doubled until a product takes so many seconds.
@@ -49,7 +49,7 @@ def _rate(node: Node, dtype: str) -> Iterator[Result]:
     yield Fact(name=f"gemm {dtype}", text=f"{rows} x {rows}")
     yield ProbeFigure(
         name=f"gemm {dtype}", unit="TFLOP/s", better="higher",
-        values=results.rates(node, lambda: torch.mm(left, right, out=product), flops), ceiling=_ceiling(node, dtype),
+        values=probe_results.rates(node, lambda: torch.mm(left, right, out=product), flops), ceiling=_ceiling(node, dtype),
     )  # fmt: skip
 
 
@@ -59,7 +59,7 @@ def _rows(node: Node, kind: torch.dtype) -> int:
     while rows < MOST:
         matrix = torch.ones(rows, rows, dtype=kind, device=node.device)
         torch.mm(matrix, matrix)
-        if min(results.seconds(node, lambda: torch.mm(matrix, matrix), 1) for _ in range(2)) >= PRODUCT_S / 4:  # noqa: B023
+        if min(probe_results.seconds(node, lambda: torch.mm(matrix, matrix), 1) for _ in range(2)) >= PRODUCT_S / 4:  # noqa: B023
             break
         rows *= 2
     return rows
@@ -67,8 +67,8 @@ def _rows(node: Node, kind: torch.dtype) -> int:
 
 def _ceiling(node: Node, dtype: str) -> float | None:
     if node.has_gpu:
-        return results.gpu_tflops(torch.cuda.get_device_name(node.device), dtype)
-    return results.cpu_tflops(node.system, torch.get_num_threads(), dtype)
+        return probe_results.gpu_tflops(torch.cuda.get_device_name(node.device), dtype)
+    return probe_results.cpu_tflops(node.system, torch.get_num_threads(), dtype)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...model.events import ProbeFigure
-from ..node_probe.results import Fact, Missing, Node, Problem, Result
+from ..node_probe.probe_results import Fact, Missing, Node, Problem, Result
 
 #: Reasons of slow clocks that no user has chosen: those of pynvml by name.
 THROTTLES = {

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from ...model import free_memory
 from ...model.events import ProbeFigure
-from ..node_probe import results
-from ..node_probe.results import Fact, Missing, Node, Result
+from ..node_probe import probe_results
+from ..node_probe.probe_results import Fact, Missing, Node, Result
 from ..runtime import recorder
 
 PER_RANK = True
@@ -52,7 +53,7 @@ def _rates(node: Node, device: torch.device, mib: int, name: str, ceiling: float
     a, b, c = (torch.ones(count, device=device) for _ in range(3))
     works = {"copy": (lambda: a.copy_(b), 2), "triad": (lambda: torch.add(b, c, alpha=3.0, out=a), 3)}
     for kind, (work, arrays) in works.items():
-        values = results.rates(node, work, arrays * count * 4 / 1e9)
+        values = probe_results.rates(node, work, arrays * count * 4 / 1e9)
         yield ProbeFigure(name=f"{name} {kind}", unit="GB/s", better="higher", values=values, ceiling=ceiling)
 
 
@@ -75,12 +76,9 @@ def cache_mib(system: Path) -> float | None:
 
 def device_ceiling(node: Node) -> tuple[float | None, str]:
     """GB/s by the clock and the width of the GPU's memory, or why it is not known."""
-    try:
-        nvml = node.load_nvml()
-        handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(node.device).uuid}")
-        clock = nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM)
-        return results.dram_gb_s(clock, nvml.nvmlDeviceGetMemoryBusWidth(handle)), "NVML reports no clock or width"
-    except OSError as error:
-        return None, str(error)
-    except Exception as error:  # noqa: BLE001 NVMLError is known only where pynvml is installed
-        return None, f"NVML: {error}"
+
+    def read(nvml: Any, gpu: Any) -> tuple[float | None, str]:
+        clock = nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_MEM)
+        return probe_results.dram_gb_s(clock, nvml.nvmlDeviceGetMemoryBusWidth(gpu)), "NVML reports no clock or width"
+
+    return probe_results.ceiling_by_nvml(node, read)

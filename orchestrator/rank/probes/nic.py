@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from ...model.events import ProbeFigure
-from ..node_probe.results import Fact, Missing, Node, Problem, Result
+from ..node_probe.probe_results import Fact, Missing, Node, Problem, Result
 
 COLLECTIVE = True
 #: Counters of /sys/class/net whose growth is a defect, and those that traffic can raise as well.

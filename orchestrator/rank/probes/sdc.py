@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import torch
 
 from ...model.events import ComputedBits
-from ..node_probe import results
-from ..node_probe.results import Node, Result
+from ..node_probe import probe_results
+from ..node_probe.probe_results import Node, Result
 from . import gemm
 
 PER_RANK = True
@@ -29,7 +29,7 @@ def measure(node: Node) -> Iterator[Result]:
         for _ in range(node.params.repeats):
             begin = time.perf_counter()
             digest = compute(node.device, getattr(torch, dtype), rows, products)
-            results.settle(node)
+            probe_results.settle(node)
             yield ComputedBits(
                 device=device, software=software, digest=digest, seconds=round(time.perf_counter() - begin, 6)
             )  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from ..node_probe.results import NO_GPU, Fact, Missing, Node, Result
+from ..node_probe.probe_results import NO_GPU, Fact, Missing, Node, Result
 
 
 def measure(node: Node) -> Iterator[Result]:

@@ -18,11 +18,20 @@ FORMER = {
     "rank.collective.sizes": "rank.exchange.sizes",
     "workloads.collective": "collectives.plugins.workloads.collective",
     "checkers.gaps_kept": "collectives.plugins.checkers.gaps_kept",
+    "views.collectives.table": "collectives.views.case_table",
+    "views.collectives.comparisons": "collectives.views.finding_text",
+    "views.collectives.straggler_text": "collectives.views.finding_text",
+    "views.collectives.critical_path": "collectives.views.dependencies",
+    "views.collectives.lasting": "collectives.views.stragglers",
     "views.collectives": "collectives.views",
     "workloads.emulate": "collectives.plugins.workloads.emulate",
+    "rank.collective.settings": "collectives.rank.measuring",
     "rank.collective": "collectives.rank",
-    "rank.open_mpi": "collectives.rank.open_mpi",
-    "rank.replay": "collectives.rank.replay",
+    "rank.open_mpi.installed": "collectives.rank.mpi_names",
+    "rank.open_mpi.names": "collectives.rank.mpi_names",
+    "rank.open_mpi": "collectives.rank.mpi_peer",
+    "rank.replay.pacing": "collectives.rank.replay_pacing",
+    "rank.replay.sequence": "collectives.rank.replay_sequence",
 }
 
 

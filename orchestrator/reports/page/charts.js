@@ -15,11 +15,6 @@
     const first = data.cases.filter((entry) => entry.group === 0);
     return [0, Math.max(0, ...first.map((entry) => entry.bytes))];
   };
-  const cases = () => {
-    const [group, bytes] = chosen();
-    return data.cases.filter((entry) => entry.group === group && entry.bytes === bytes);
-  };
-
   // --- rows
   const body = document.querySelector("#cases tbody");
   const columns = document.querySelectorAll("#cases thead tr:last-child th").length;
@@ -70,88 +65,58 @@
     }
     return index;
   };
-  const logs = (values) => {
-    const known = values.flat().filter((value) => value > 0);
-    return known.length > 0 && Math.max(...known) > 20 * Math.min(...known);
-  };
   const decades = (plot, splits) => splits.map((value) => (/^[125]/.test(String(value).replace(/[0.]/g, "")) ? value : null));
-  const logged = (is) => (is ? { distr: 3 } : {});
   const stroke = (plot, number) => plot.series[number].stroke(plot, number);
   const markers = {
     width: 2, stroke, fill: (plot, number) => (plot.series[number].width ? null : stroke(plot, number)),
     dash: (plot, number) => (plot.series[number].dash ? "dashed" : "solid"),
   };
-  const draw = (place, tables, series, scales, axes, show = plain) => {
+  const points = (size, number) => ({ points: { show: true, size, fill: colour(`--s${number % 8}`) } });
+  // How each kind of a curve looks. A distribution of samples is a staircase: it stays until the next sample.
+  const looks = {
+    line: () => ({}),
+    points: (number) => points(7, number),
+    dashed: () => ({ dash: [6, 5], width: 1.2 }),
+    limit: () => ({ dash: [2, 3], width: 1.4, stroke: colour("--strike") }),
+    steps: () => ({ paths: uPlot.paths.stepped({ align: 1 }) }),
+    dots: (number) => ({ width: 0, paths: () => null, points: { show: true, size: 4, width: 0, fill: colour(`--s${number % 8}`) } }),
+  };
+  const curve = ({ name, kind, number }) => ({
+    label: name, stroke: colour(`--s${number % 8}`), width: 2, spanGaps: true, value: (plot, value) => plain(value), points: { show: false },
+    ...looks[kind](number),
+  });
+  const draw = (place, chart) => {
     drawn.get(place)?.destroy();
     drawn.delete(place);
-    place.hidden = tables.length === 0;
-    if (!tables.length) return;
-    const joined = tables.length > 1 ? uPlot.join(tables) : tables[0];
-    const options = {
-      width: Math.max(260, place.clientWidth), height: 300, scales: { x: { time: false, ...scales.x }, y: scales.y },
-      series: [{ label: axes[0].label, value: (plot, value) => (value == null ? "–" : show(value)) }, ...series], axes, legend: { markers },
-      cursor: { dataIdx: nearest, drag: { x: true, y: false }, focus: { prox: 24 } }, focus: { alpha: 0.4 },
+    place.hidden = !chart;
+    if (!chart) return;
+    const [steepX, steepY] = chart.log;
+    const named = chart.ticks || {};
+    const sizes = Object.keys(named).map(Number);
+    const every = Math.max(1, Math.ceil((sizes.length * 62) / Math.max(1, place.clientWidth - 60)));
+    const ticks = {
+      splits: () => sizes.filter((_, index) => index % every === 0), values: (plot, splits) => splits.map((size) => named[size]),
+      filter: (plot, splits) => splits,
     };
-    drawn.set(place, new uPlot(options, joined, place));
+    const show = (value) => named[value] || plain(value);
+    const options = {
+      width: Math.max(260, place.clientWidth), height: 300,
+      scales: { x: { time: false, ...(steepX ? { distr: 3, log: chart.ticks ? 2 : 10 } : {}) }, y: { ...(steepY ? { distr: 3 } : {}), ...(chart.most == null ? {} : { range: [0, chart.most] }) } },
+      series: [{ label: chart.x, value: (plot, value) => (value == null ? "–" : show(value)) }, ...chart.curves.map(curve)],
+      axes: [axis(chart.x, chart.ticks ? ticks : steepX ? { filter: decades } : {}), axis(chart.y, { size: 62, ...(steepY ? { filter: decades } : {}) })],
+      legend: { markers }, cursor: { dataIdx: nearest, drag: { x: true, y: false }, focus: { prox: 24 } }, focus: { alpha: 0.4 },
+    };
+    const tables = chart.curves.map((entry) => entry.points);
+    drawn.set(place, new uPlot(options, tables.length > 1 ? uPlot.join(tables) : tables[0], place));
   };
-  const line = (name, number, more) => ({
-    label: name, stroke: colour(`--s${number % 8}`), width: 2, spanGaps: true, value: (plot, value) => plain(value), points: { show: false }, ...more,
-  });
-  // A distribution of samples is a staircase: it stays until the next sample.
-  const stairs = (name, number) => line(name, number, { paths: uPlot.paths.stepped({ align: 1 }) });
-  const dots = (name, number) =>
-    line(name, number, { width: 0, paths: () => null, points: { show: true, size: 4, width: 0, fill: colour(`--s${number % 8}`) } });
-
-  const kinds = {
-    bandwidth(place) {
-      const table = data.bandwidth[Number(place.dataset.index)];
-      const values = [table.sizes];
-      const series = [];
-      table.series.forEach((entry, number) => {
-        values.push(entry.measured);
-        series.push(line(entry.name, number, { points: { show: true, size: 7, fill: colour(`--s${number % 8}`) } }));
-        if (entry.model.some((value) => value != null)) {
-          values.push(entry.model);
-          series.push(line(`${entry.name}, model`, number, { dash: [6, 5], width: 1.2 }));
-        }
-      });
-      if (table.line) {
-        values.push(table.sizes.map(() => table.line));
-        series.push({ ...line("line rate", 0, { dash: [2, 3], width: 1.4 }), stroke: colour("--strike") });
-      }
-      const steep = logs(values.slice(1));
-      const every = Math.max(1, Math.ceil((table.sizes.length * 62) / Math.max(1, place.clientWidth - 60)));
-      draw(place, [values], series, { x: { distr: 3, log: 2 }, y: steep ? { distr: 3 } : { range: (plot, low, high) => [0, high * 1.08] } }, [
-        axis("size", { splits: () => table.sizes.filter((_, index) => index % every === 0), values: (plot, splits) => splits.map(label), filter: (plot, splits) => splits }),
-        axis("bus bandwidth, GB/s", { size: 62, ...(steep ? { filter: decades } : {}) }),
-      ], label);
-    },
-    distribution(place, field, name) {
-      const known = cases().filter((entry) => entry[field]);
-      const steep = known.some((entry) => entry[field][0].at(-1) > 8 * entry[field][0][entry[field][0].length >> 1]);
-      draw(place, known.map((entry) => entry[field]), known.map((entry, number) => stairs(entry.name, number)),
-        { x: logged(steep), y: { range: [0, 1.05] } }, [axis(name, steep ? { filter: decades } : {}), axis("part of them that took at most so long", { size: 50 })]);
-    },
-    times: (place) => kinds.distribution(place, "times", "time of an iteration, slowest rank, ms"),
-    chunks: (place) => kinds.distribution(place, "chunks", "delay of a chunk transfer, ms"),
-    delays(place) {
-      const [tables, series] = [[], []];
-      cases().forEach((entry, number) => {
-        if (entry.transfers) {
-          tables.push(entry.transfers);
-          series.push(dots(`${entry.name}, transfers`, number));
-        }
-        if (entry.delays) {
-          tables.push(entry.delays);
-          series.push(line(`${entry.name}, iterations`, number, { width: 1.2, points: { show: true, size: 6, fill: colour("--card") } }));
-        }
-      });
-      const steep = logs(tables.map((table) => table[1]));
-      draw(place, tables, series, { x: {}, y: logged(steep) }, [axis("time since the first iteration, s"), axis("ms", { size: 62, ...(steep ? { filter: decades } : {}) })]);
-    },
+  const find = (place) => {
+    const { chart, index } = place.dataset;
+    if (index) return data.bandwidth[Number(index)];
+    const [group, bytes] = chosen();
+    return data.cases.find((entry) => entry.group === group && entry.bytes === bytes)?.charts.find((entry) => entry.name === chart);
   };
   const render = () => {
-    for (const place of charts) kinds[place.dataset.chart](place);
+    for (const place of charts) draw(place, find(place));
     const [group, bytes] = chosen();
     const what = data.groups.length > 1 ? `${data.groups[group]}, ${label(bytes)}` : label(bytes);
     for (const text of document.querySelectorAll("[data-shown]")) text.textContent = what;

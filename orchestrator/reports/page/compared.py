@@ -13,7 +13,7 @@ from ...model.frozen import dataclass
 from ...model.ratio import Outcome
 from ...model.run import Run
 from ...views import comparison, quantities
-from . import facts, svg
+from . import page_facts, svg
 
 #: A badge of a verdict has the colour of an outcome.
 COLOURS: Mapping[Outcome, str] = {"slower": "fail", "faster": "pass", "equal": "skipped", "not resolved": "unknown"}
@@ -34,7 +34,11 @@ class Side:
 
 def side(run: Run, address: str = "") -> Side:
     return Side(
-        name=facts.name(run), trial=run.trial.name, bed=facts.bed(run), started=facts.started(run), address=address
+        name=page_facts.name(run),
+        trial=run.trial.name,
+        bed=page_facts.bed(run),
+        started=page_facts.started(run),
+        address=address,
     )
 
 

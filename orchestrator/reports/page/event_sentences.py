@@ -10,7 +10,7 @@ from typing import Any
 from ...core.verdict.sentence import seconds
 from ...model.event import Event
 from ...views import mapping, start_name
-from . import facts
+from . import page_facts
 
 #: Name of an event -> templates; the first whose fields the event has is used. ``node`` and ``start`` are fields of every event.
 NOTES: Mapping[str, Sequence[str]] = {
@@ -176,16 +176,18 @@ def _text(name: str, value: Any) -> str:
     if name in _WORDS:
         with contextlib.suppress(TypeError, ValueError, AttributeError, ArithmeticError):
             return _WORDS[name](value)
-    return facts.show(value)
+    return page_facts.show(value)
 
 
 def _trigger(value: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key.replace('_', ' ')} {facts.show(item)}" for key, item in value.items() if key != "exact")
+    return ", ".join(
+        f"{key.replace('_', ' ')} {page_facts.show(item)}" for key, item in value.items() if key != "exact"
+    )
 
 
 #: Name of a field -> its value in words; a value of another shape is shown as it is.
 _WORDS: Mapping[str, Callable[[Any], str]] = {
-    "evidence": lambda value: ", ".join(f"{key}: {facts.show(item) or 'none'}" for key, item in value.items()),
+    "evidence": lambda value: ", ".join(f"{key}: {page_facts.show(item) or 'none'}" for key, item in value.items()),
     "pids": lambda value: ", ".join(f"rank {rank} as process {pid}" for rank, pid in value.items()),
     "measured": lambda value: ", ".join(f"{count:,} bytes by {operation}" for operation, count in value.items()),
     "trigger": _trigger,

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from .groups import LEVEL as GROUP_LEVEL
 from .groups import Figure, Grouped, Groups, compare_figures, compare_groups
-from .pairs import FLOOR, LEVEL, OVER, REPEAT, Compared, Comparison, compare, of_samples
+from .run_pairs import FLOOR, LEVEL, OVER, REPEAT, Compared, Comparison, compare, of_samples

@@ -11,7 +11,7 @@ from ...model.frozen import dataclass, replace
 from ...model.run import Run
 from .. import overview, statistics, training
 from ..overview import RunView
-from . import pairs
+from . import run_pairs
 
 Judgement = Literal["slower", "faster", "worse", "better", "equal", "not resolved"]
 #: The chance that any figure of two equal groups is called changed.
@@ -93,7 +93,7 @@ def compare_groups(before: Sequence[Run], after: Sequence[Run]) -> Groups:
     level = LEVEL / max(1, len(rows))
     return Groups(
         rows=rows, level=level, least_runs=ratio.LEAST, is_separate=_is_separate(before, after),
-        differences=tuple(pairs.differences(before[0], after[0])),
+        differences=tuple(run_pairs.differences(before[0], after[0])),
     )  # fmt: skip
 
 
@@ -111,7 +111,7 @@ def _is_separate(before: Sequence[Run], after: Sequence[Run]) -> bool:
 
 def _job(run: Run) -> tuple[object, ...]:
     trial = run.trial
-    return trial.workload, pairs.canonical(trial.params), trial.world, trial.faults, trial.recovery
+    return trial.workload, run_pairs.canonical(trial.params), trial.world, trial.faults, trial.recovery
 
 
 def _names(group: Sequence[Mapping[str, Figure]]) -> list[str]:
@@ -167,7 +167,7 @@ def _figures(run: Run) -> dict[str, Figure]:
 def _of_training(run: Run, view: RunView) -> Iterator[tuple[str, Figure]]:
     yield "whole run", Figure(value=view.duration_s)
     yield "goodput", Figure(value=view.goodput, unit="1", is_higher_better=True)
-    steps = statistics.spread(pairs.step_times(run))
+    steps = statistics.spread(run_pairs.step_times(run))
     yield "step, slowest rank: p50", Figure(value=steps.p50 if steps and steps.p50 > 0 else None)
     for number, failover in enumerate(view.failovers, 1):
         name = f"failover {number}" if len(view.failovers) > 1 else "failover"

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.collectives import views as collectives
 from orchestrator.collectives.plugins.workloads import emulate
-from orchestrator.collectives.rank import backend_support, known_algorithms
+from orchestrator.collectives.rank import algorithm_choice, backend_support
 from orchestrator.model import algorithm as model
 from orchestrator.model.schedule import OPERATIONS
 from orchestrator.model.trial import FaultPlan, Recovery, Trial, Trigger, World
@@ -36,11 +36,11 @@ def every_item() -> list[dict[str, Any]]:
     """All operations by all that do them, small and uneven; then groups, dtypes, operators, roots, shares, asynchronous."""
     items: list[dict[str, Any]] = []
     for operation in OPERATIONS:
-        names = (*(algorithm.name for algorithm in known_algorithms.able(operation, 4)), model.LIBRARY, model.AUTO)
+        names = (*(algorithm.name for algorithm in algorithm_choice.able(operation, 4)), model.LIBRARY, model.AUTO)
         items += [{"operation": operation, "bytes": 4096, "trials": 2, "algorithm": name} for name in names]
     for operation in ("all-reduce", "reduce", "broadcast", "all-to-all", "send-recv"):
         names = (
-            *(algorithm.name for algorithm in known_algorithms.able(operation, 4) if not algorithm.even(operation)),
+            *(algorithm.name for algorithm in algorithm_choice.able(operation, 4) if not algorithm.even(operation)),
             model.LIBRARY,
         )
         items += [{"operation": operation, "bytes": 1036, "trials": 1, "algorithm": name} for name in names]
@@ -66,9 +66,9 @@ def test_every_operation_by_every_algorithm_is_exact_on_all_ranks(bed: Bed) -> N
     items = [
         item
         for item in every_item()
-        if known_algorithms.find(item["algorithm"]) or item["algorithm"] in ("library", "auto")
+        if algorithm_choice.find(item["algorithm"]) or item["algorithm"] in ("library", "auto")
     ]
-    items = [item for item in items if item["algorithm"] != "auto" or known_algorithms.doing(item["operation"])]
+    items = [item for item in items if item["algorithm"] != "auto" or algorithm_choice.doing(item["operation"])]
     ran = bed.run(trial("emulate", items=items, auto_s=0.05))
     steps = sum(emulate.parse_item(item).trials for item in items)
     assert ran.bad() == [] and ran.code == 0

@@ -11,8 +11,7 @@ import pytest
 
 from orchestrator import plugins
 from orchestrator.collectives.plugins.workloads import emulate
-from orchestrator.collectives.rank import algorithm_choice
-from orchestrator.collectives.rank.open_mpi import installed, names
+from orchestrator.collectives.rank import algorithm_choice, mpi_names
 from orchestrator.core.bed import links
 from orchestrator.model.schedule import OPERATIONS
 from orchestrator.model.trial import Recovery, Trial, World
@@ -32,8 +31,8 @@ SIZE, TIMES = 1 << 20, 3
 @pytest.fixture(autouse=True)
 def open_mpi() -> None:
     try:
-        installed.find()
-    except installed.Missing as missing:
+        mpi_names.find()
+    except mpi_names.Missing as missing:
         pytest.skip(str(missing))
 
 
@@ -49,7 +48,7 @@ def every_item() -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
     for operation in OPERATIONS:
         every = {"operation": operation, "bytes": 4096, "trials": 2}
-        items += [{**every, "algorithm": name} for name in names.of(operation)]
+        items += [{**every, "algorithm": name} for name in mpi_names.of(operation)]
         item = {"operation": operation, "bytes": 4096, "algorithm": "mpi"}
         items.append({**item, "groups": [[2, 0], [1, 3]]})
         if operation in REDUCING:

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from orchestrator.collectives.sizing import layout, memory, traffic, transformers
+from orchestrator.collectives.sizing import gpu_memory, layout, traffic, transformers
 from orchestrator.collectives.sizing.model_description import Model, Shape
 
-ADAM = memory.OPTIMIZERS["adam"]
+ADAM = gpu_memory.OPTIMIZERS["adam"]
 KORTHIKANTI = {"22B": (64, 6144, 48), "175B": (96, 12288, 96), "530B": (128, 20480, 105), "1T": (160, 25600, 128)}
 
 
@@ -32,7 +32,7 @@ def block(model: Model, micro: int = 1, gpus: int = 1, **options: Any) -> int:
     made = layout.arrange(
         "tp" if gpus > 1 else "dp", gpus, options, model, sequence_parallel=sequence_parallel, recompute=recompute
     )
-    size, formula = memory.layer_activations(model, made, micro)
+    size, formula = gpu_memory.layer_activations(model, made, micro)
     assert size is not None, formula
     return size
 
@@ -95,9 +95,9 @@ def test_mixtral_uses_as_many_parameters_per_token_as_published() -> None:
 def test_experts_with_tensor_parallelism_have_no_figure() -> None:
     model = transformers.preset("mixtral-8x7b", None, {})
     made = layout.arrange("tp", 8, {}, model)
-    held = memory.of_rank(model, made, ADAM, 8)
+    held = gpu_memory.of_rank(model, made, ADAM, 8)
     assert held.activations is None and "not known" in held.source
-    fitting = memory.fitting_layouts(model, made, ADAM, 8, 10**13)
+    fitting = gpu_memory.fitting_layouts(model, made, ADAM, 8, 10**13)
     assert fitting and all(other.tp == 1 for other, _ in fitting), "what is not known is not offered"
 
 
@@ -105,7 +105,7 @@ def test_last_stages_hold_fewer_microbatches_but_the_logits() -> None:
     """One forward, one backward: stage i of p holds p - i microbatches. The first stage of GPT-3 needs most."""
     model = megatron("175B")
     made = layout.arrange("hybrid", 64, {"tp": 8, "pp": 8, "microbatches": 64}, model, sequence_parallel=True)
-    held = memory.of_rank(model, made, ADAM, 64)
+    held = gpu_memory.of_rank(model, made, ADAM, 64)
     tokens = 2048 * 12288
     assert held.activations == math.ceil(12 * 8 * tokens * (34 + 80) / 8 + tokens * 8 / 8)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.collectives import views as collectives
-from orchestrator.collectives.rank import expected_cost, known_algorithms
+from orchestrator.collectives.rank import algorithm_choice, expected_cost
 from orchestrator.core.verdict import judge
 from orchestrator.core.verdict import metrics as core_metrics
 from orchestrator.model.run import Run, StepRecord
@@ -160,17 +160,17 @@ def test_bytes_of_a_port_are_those_of_the_schedule(
 ) -> None:
     item = cases.Item(operation=operation, algorithm=algorithm, bytes=MIB)
     (case,) = cases.cases([item], 4)
-    chosen = known_algorithms.find(algorithm)
+    chosen = algorithm_choice.find(algorithm)
     assert chosen is not None
     assert expected_cost.port_bytes(case, chosen, nodes) == share * MIB
 
 
-@pytest.mark.parametrize("name", known_algorithms.names())
+@pytest.mark.parametrize("name", algorithm_choice.names())
 @pytest.mark.parametrize("world", [2, 3, 4, 7, 8])
 @pytest.mark.parametrize("width", [1, 2])
 def test_no_schedule_sends_less_than_the_operation_needs(name: str, world: int, width: int) -> None:
     """The bound that holds for libraries, against every algorithm: also where sizes do not divide and nodes are unequal."""
-    chosen = known_algorithms.find(name)
+    chosen = algorithm_choice.find(name)
     assert chosen is not None
     operations = [entry for entry in chosen.operations if entry != "barrier" and not chosen.refuses(entry, world)]
     for operation in operations:

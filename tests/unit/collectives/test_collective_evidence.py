@@ -17,14 +17,12 @@ import pytest
 from orchestrator.app import ended
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import summary, terminal
+from orchestrator.collectives import sections
 from orchestrator.collectives import views as collectives
-from orchestrator.collectives.page import collective as page
-from orchestrator.collectives.page import nccl, sheet
-from orchestrator.collectives.page.plots import bandwidth
+from orchestrator.collectives.page import measured_charts, nccl, sheet
 from orchestrator.collectives.plugins.reports import collectives as report
 from orchestrator.collectives.plugins.reports import plots
-from orchestrator.collectives.render import collective
-from orchestrator.collectives.views import fastest, phrases, samples, table
+from orchestrator.collectives.views import case_table, fastest, phrases, samples
 from orchestrator.core.verdict import metrics as core_metrics
 from orchestrator.model.event import Event, History
 from orchestrator.model.run import Run
@@ -74,7 +72,7 @@ def test_ranks_that_are_alone_have_all_reports(groups: list[list[int]], sizes: t
         warnings.simplefilter("error")
         made = {**report.render(run), **html.render(run)}
     assert {"collective.csv", "nccl-tests.json", "index.html"} <= set(made)
-    assert "plots/cdf-trial.png" in set(plots.render(run))
+    assert "plots/times.png" in set(plots.render(run))
 
 
 def test_a_time_of_nothing_breaks_no_report() -> None:
@@ -107,7 +105,7 @@ def test_what_nobody_verified_is_no_zero() -> None:
     run = planned(collective_runs.run([part()]), verify=False)
     result = measured(run)
     assert phrases.verified(run.history, result) == "not verified"
-    assert table.lines(result)[-1].endswith("-")
+    assert case_table.lines(result)[-1].endswith("-")
     (row,) = csv.DictReader(io.StringIO(sheet.cases(result)))
     assert row["wrong"] == ""
     value = json.loads(nccl.document(run, result))
@@ -115,7 +113,7 @@ def test_what_nobody_verified_is_no_zero() -> None:
     assert value["results"][0]["in_place"]["nwrong"] is None
     assert value["out_of_bounds"]["okay"] == "unchecked"
     assert not [metric for metric in core_metrics.of(run) if metric.metric.endswith(" wrong")]
-    assert [figure for name, figure, _ in page.figures(result) if name == "wrong results"] == ["not verified"]
+    assert [figure for name, figure, _ in sections.figures(result) if name == "wrong results"] == ["not verified"]
 
 
 def test_runs_are_compared_by_one_definition_of_a_time() -> None:
@@ -133,7 +131,7 @@ def test_cases_of_other_shares_are_other_cases() -> None:
     assert len(changes.only) == 2
     run = collective_runs.run([even, uneven])
     assert len({case.identity for case in measured(run).setting.cases}) == 2
-    assert "shares 0.1:0.1:0.1:0.7" in "\n".join(table.lines(measured(run)))
+    assert "shares 0.1:0.1:0.1:0.7" in "\n".join(case_table.lines(measured(run)))
     assert [row["shares"] for row in csv.DictReader(io.StringIO(sheet.cases(measured(run))))] == ["", "0.1:0.1:0.1:0.7"]
     assert len({metric.metric for metric in core_metrics.of(run) if metric.metric.endswith("busbw")}) == 2
 
@@ -155,13 +153,13 @@ def test_the_p99_of_nccl_tests_is_a_number_however_few_samples_there_are() -> No
 
 def test_without_a_gathered_trial_there_is_no_table() -> None:
     run = replace(collective_runs.run([part()]), files=collective_runs.Files())
-    (line,) = collective.lines(run, Path("runs/x"))
+    (line,) = sections.lines(run, Path("runs/x"))
     assert line.startswith("measured  nothing")
 
 
 def test_the_title_says_type_operator_and_root_and_the_table_both_bandwidths_and_the_count() -> None:
     result = measured(collective_runs.run([part(operation="reduce", about={"root": 0})]))
-    lines = table.lines(result)
+    lines = case_table.lines(result)
     assert "reduce, float32 sum, root 0" in lines
     assert "algbw" in lines[0]
     assert "count" in lines[1]
@@ -226,9 +224,9 @@ def test_auto_is_told_with_its_reason() -> None:
     chosen = {"case": 0, "chosen": "ring", "seconds": {"ring": 1e-3}, "why": "the model expects 1 ms"}
     run = collective_runs.run([part(about={"asked": "auto"})], notes=[("collective.auto", chosen)])
     message = "auto      all-reduce ring 4 KiB: the model expects 1 ms"
-    assert message in list(collective.lines(run, Path("runs/x")))
-    assert ("auto", message.removeprefix("auto      ")) in page.lines(run, measured(run))
-    document: Any = collective.document(run)
+    assert message in list(sections.lines(run, Path("runs/x")))
+    assert ("auto", message.removeprefix("auto      ")) in list(sections.statements(run, measured(run)))
+    document: Any = sections.document(run)
     assert document is not None
     assert document["auto"] == [{"case": 0, "chosen": "ring", "why": "the model expects 1 ms"}]
 
@@ -261,7 +259,7 @@ def test_a_figure_of_a_link_that_is_no_time_is_not_known_in_any_output(
         for entry in run.history.events
     ]
     damaged = replace(run, history=History(tuple(events)))
-    texts = [*collective.lines(damaged, Path("x")), *(metric.metric for metric in core_metrics.of(damaged))]
+    texts = [*sections.lines(damaged, Path("x")), *(metric.metric for metric in core_metrics.of(damaged))]
     values = [metric.value for metric in core_metrics.of(damaged)]
     assert np.isfinite(values).all() and min(values) >= 0
     assert not any(word in text.split() for text in texts for word in ("nan", "inf", "-inf"))
@@ -291,7 +289,7 @@ def test_records_of_ranks_that_are_not_in_the_plan_explain_nothing() -> None:
     run = collective_runs.run([part(about={"groups": [[0, 1, 2, 70]]})])
     result = collectives.measured(run)
     assert result is not None and result.path == {} and not result.stragglers
-    assert any("straggler not known" in line for line in collective.lines(run, Path("x")))
+    assert any("straggler not known" in line for line in sections.lines(run, Path("x")))
 
 
 def test_the_bandwidth_of_the_model_is_that_of_its_time_however_long_one_iteration_took() -> None:
@@ -300,4 +298,4 @@ def test_the_bandwidth_of_the_model_is_that_of_its_time_however_long_one_iterati
     (row,) = result.rows
     assert row.model_s and row.mean_s and row.trial and row.mean_s > 5 * row.trial.p50, "an iteration of 4.5 s"
     expected = row.case.bytes * 1.5 / row.model_s / 1e9
-    assert bandwidth._model_bandwidth(row) == pytest.approx(expected)
+    assert measured_charts.model(row) == pytest.approx(expected)

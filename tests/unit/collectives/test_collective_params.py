@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.collectives.plugins.workloads import collective, emulate
-from orchestrator.collectives.rank import settings
+from orchestrator.collectives.rank import measuring
 from orchestrator.model.bed import LinkSpec
 from orchestrator.rank.exchange import cases, sizes
 
@@ -242,9 +242,9 @@ def test_nothing_to_replay_is_a_mistake() -> None:
 
 def test_a_shaped_link_says_how_much_empties_its_bucket() -> None:
     shaped = LinkSpec(rate=10**9, burst=31250, groups=2, uplink=10**9, uplink_burst=65536)
-    assert settings.drain(settings.BY_LINK, shaped) == 65536 + settings.BEYOND
-    assert settings.drain(settings.BY_LINK, LinkSpec(delay_s=0.001)) == settings.drain(settings.BY_LINK, None) == 0
-    assert settings.drain(0, shaped) == 0 and settings.drain(5000, None) == 5000
+    assert measuring.drain(measuring.BY_LINK, shaped) == 65536 + measuring.BEYOND
+    assert measuring.drain(measuring.BY_LINK, LinkSpec(delay_s=0.001)) == measuring.drain(measuring.BY_LINK, None) == 0
+    assert measuring.drain(0, shaped) == 0 and measuring.drain(5000, None) == 5000
 
 
 def test_sizes_within_a_range_are_rounded_down_to_whole_elements_and_that_is_said() -> None:

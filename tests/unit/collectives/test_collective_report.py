@@ -14,14 +14,12 @@ from typing import Any
 
 import pytest
 
+from orchestrator.collectives import sections
 from orchestrator.collectives import views as collectives
-from orchestrator.collectives.page import collective as told_page
-from orchestrator.collectives.page import nccl, sheet
-from orchestrator.collectives.page.plots import charts, link_map
+from orchestrator.collectives.page import link_map, measured_charts, nccl, sheet
 from orchestrator.collectives.plugins.reports import collectives as report
 from orchestrator.collectives.plugins.reports import plots
-from orchestrator.collectives.render import collective as terminal
-from orchestrator.collectives.views import comparisons, phrases, straggler_text, table
+from orchestrator.collectives.views import case_table, finding_text, phrases
 from orchestrator.core.verdict import metrics as core_metrics
 from orchestrator.model.run import Run
 from orchestrator.reports import html, junit, metrics, summary
@@ -56,8 +54,8 @@ def measured(run: Run) -> collectives.Measured:
 def test_the_table_is_as_somebody_read_it(run: Run) -> None:
     result = measured(run)
     messages = [
-        phrases.link(result.setting), *table.lines(result), *comparisons.winners(result.fastest), straggler_text.straggler(result),
-        phrases.verified(run.history, result), straggler_text.slow_iterations(result), phrases.percentiles(result),
+        phrases.link(result.setting), *case_table.lines(result), *finding_text.winners(result.fastest), finding_text.straggler(result),
+        phrases.verified(run.history, result), finding_text.slow_iterations(result), phrases.percentiles(result),
     ]  # fmt: skip
     same_as_golden("collectives/table.txt", "\n".join(messages) + "\n")
 
@@ -111,9 +109,7 @@ def test_every_trial_has_its_line_among_the_metrics(run: Run) -> None:
 def test_pictures_are_written_as_png(run: Run) -> None:
     assert not [name for name in report.render(run) if name.endswith(".png")]
     made = plots.render(run)
-    assert set(made) == {
-        f"plots/{name}.png" for name in ("bandwidth", "cdf-chunk", "cdf-trial", "delay", "trial", "pairs")
-    }
+    assert set(made) == {f"plots/{name}.png" for name in ("bandwidth", "times", "chunks", "delays")}
     assert all(content.startswith(b"\x89PNG\r\n") for content in made.values())
 
 
@@ -127,11 +123,11 @@ def test_plots_are_drawn_only_on_request(run: Run) -> None:
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_a_narrow_terminal_has_a_table_of_whole_rows(run: Run, width: int) -> None:
     result = measured(run)
-    rows = table.lines(result, width)
+    rows = case_table.lines(result, width)
     assert all(len(row) <= width for row in rows[:-1])
     assert rows[-1].startswith("(for a wider terminal: count")
-    assert len(rows) == len(table.lines(result)) + 1
-    assert table.lines(result, 400) == table.lines(result)
+    assert len(rows) == len(case_table.lines(result)) + 1
+    assert case_table.lines(result, 400) == case_table.lines(result)
     assert "busbw" in rows[0] and "p50" in rows[1] and "wrong" in rows[1]
 
 
@@ -179,10 +175,10 @@ def test_a_long_table_leaves_out_small_sizes_and_never_one_row_for_a_line_that_s
         assert result is not None
         return result
 
-    kept = [row.case.bytes for row in table.largest(of(17), 24).rows]
+    kept = [row.case.bytes for row in case_table.largest(of(17), 24).rows]
     assert kept == [1024 << spot for spot in range(9, 17) for _ in range(3)]
-    assert len(table.largest(of(13, ("ring", "star")), 24).rows) == 26
-    assert len(table.largest(of(1, tuple("abcdefgh")), 4).rows) == 4
+    assert len(case_table.largest(of(13, ("ring", "star")), 24).rows) == 26
+    assert len(case_table.largest(of(1, tuple("abcdefgh")), 4).rows) == 4
 
 
 def test_the_page_shows_collectives_and_no_loss(page: str) -> None:
@@ -195,14 +191,15 @@ def test_the_page_shows_collectives_and_no_loss(page: str) -> None:
 
 
 def test_the_charts_have_every_case_with_its_rows(run: Run) -> None:
-    data = json.loads(charts.document(measured(run)))
+    data = json.loads(measured_charts.document(measured(run)))
     rows = measured(run).rows
     assert [(row["bytes"], row["cells"][1]) for row in data["rows"]] == [(r.case.bytes, r.case.algorithm) for r in rows]
     assert all(row["cells"][0] for row in data["rows"]), "each row has its size, for a reader who sees one size"
-    drawn = {(entry["bytes"], entry["name"]) for entry in data["cases"] if entry["times"]}
-    assert drawn == {(row.case.bytes, row.case.algorithm) for row in rows}
-    for entry in data["cases"]:
-        for x, y in (entry[name] for name in ("times", "chunks", "delays", "transfers") if name in entry):
+    drawn = [(entry["bytes"], chart) for entry in data["cases"] for chart in entry["charts"]]
+    times = {(size, curve["name"]) for size, chart in drawn if chart["name"] == "times" for curve in chart["curves"]}
+    assert times == {(row.case.bytes, row.case.algorithm) for row in rows}
+    for chart in (*data["bandwidth"], *(chart for _, chart in drawn)):
+        for x, y in (curve["points"] for curve in chart["curves"]):
             assert len(x) == len(y) and x == sorted(x), "a curve is drawn from left to right"
 
 
@@ -274,7 +271,7 @@ def _interrupted(*commits: int) -> list[str]:
         for event in made.history.events
     ]
     open_run = replace(history.with_events(made, events), files=collective_runs.Files(), verdicts=())
-    return list(terminal.lines(open_run, Path("runs/x")))
+    return list(sections.lines(open_run, Path("runs/x")))
 
 
 def test_an_interrupted_sweep_says_which_cases_are_kept_and_that_resume_goes_on() -> None:
@@ -286,7 +283,7 @@ def test_an_interrupted_sweep_says_which_cases_are_kept_and_that_resume_goes_on(
 
 def test_a_run_that_has_ended_without_records_keeps_nothing(run: Run) -> None:
     ended = replace(run, files=collective_runs.Files())
-    (line,) = terminal.lines(ended, Path("runs/x"))
+    (line,) = sections.lines(ended, Path("runs/x"))
     assert line == "measured  nothing: no iteration was gathered from all of its ranks"
 
 
@@ -300,7 +297,7 @@ def test_operations_without_bytes_and_with_groups_are_told() -> None:
         about={"groups": [[0, 1], [2, 3]], "asked": "auto"},
     )  # fmt: skip
     run = collective_runs.run([barrier, pairs])
-    text = "\n".join(table.lines(measured(run)))
+    text = "\n".join(case_table.lines(measured(run)))
     assert "barrier" in text
     assert "all-gather, float32, 2 groups of 2" in text
     assert "ring (auto)" in text
@@ -329,10 +326,10 @@ def test_slow_trials_are_counted_alike_on_the_terminal_in_the_table_and_on_the_p
     )
     result = collectives.measured(run)
     assert result is not None and result.outliers == 3
-    assert straggler_text.slow_iterations(result).startswith(
+    assert finding_text.slow_iterations(result).startswith(
         "3 of 20 iterations over 3 x p50, longest 0.98 s (all-reduce ring"
     )
-    lines = list(terminal.lines(run, Path("runs/x"), whole=True))
+    lines = list(sections.lines(run, Path("runs/x"), whole=True))
     assert sum("iteration " in line and "most of it" in line for line in lines) == 3
-    message = told_page.values(run)
+    message = sections.page(run)
     assert message is not None and len(message["slow"]) == 3 and message["more"] == 0

@@ -15,8 +15,8 @@ import pytest
 from numpy.typing import NDArray
 
 from orchestrator.collectives import views as collectives
-from orchestrator.collectives.page.plots import distributions
-from orchestrator.collectives.views import comparisons, fastest, samples
+from orchestrator.collectives.page import measured_charts
+from orchestrator.collectives.views import fastest, finding_text, samples
 from orchestrator.model.ratio import Interval
 from orchestrator.model.run import StepRecord
 from orchestrator.store import files
@@ -112,7 +112,7 @@ def test_what_meets_all_alike_hides_no_difference_and_makes_none() -> None:
 def test_a_difference_below_the_margin_is_none_however_sure_it_is() -> None:
     steady = 1 + np.zeros(200)
     (near,) = race(steady, steady * 1.015)
-    assert comparisons.winners([near]) == [f"recursive-doubling or ring, equal within 2 % ({comparisons.JUDGED})"]
+    assert finding_text.winners([near]) == [f"recursive-doubling or ring, equal within 2 % ({finding_text.JUDGED})"]
     assert race(steady, steady * 1.025)[0].clear
 
 
@@ -123,7 +123,7 @@ def test_too_few_trials_for_any_difference_are_not_judged_and_it_is_said_how_man
             assert {entry.needed for entry in result} == {needed}
             assert {race_.clear for race_ in result} == {race_.judged for race_ in result} == {count == needed}
     (few,) = race(np.ones(3), 2 * np.ones(3))
-    assert comparisons.winners([few]) == ["not judged: needs 6 iterations (got 3)"]
+    assert finding_text.winners([few]) == ["not judged: needs 6 iterations (got 3)"]
 
 
 def test_what_is_not_resolved_says_by_how_much_and_how_many_iterations_would_decide() -> None:
@@ -131,10 +131,10 @@ def test_what_is_not_resolved_says_by_how_much_and_how_many_iterations_would_dec
     draw = np.random.default_rng(2)
     (tied,) = race(*(np.where(draw.random(20) < 0.5, 2.5, 7.0) * draw.lognormal(0, 0.05, 20) for _ in range(3)))
     assert not tied.clear and tied.unresolved is not None
-    (text,) = comparisons.winners([tied])
+    (text,) = finding_text.winners([tied])
     assert re.fullmatch(
         r"library or recursive-doubling or ring, not resolved: [a-z-]+ [\d.]+x faster than [a-z-]+ in the median, 95 % [\d.]+ to [\d.]+; "
-        rf"about [\d,]+ iterations would decide: --iterations \d+ {re.escape(f'({comparisons.JUDGED})')}",
+        rf"about [\d,]+ iterations would decide: --iterations \d+ {re.escape(f'({finding_text.JUDGED})')}",
         text,
     )
     assert "equal" not in text and "no difference" not in text
@@ -163,11 +163,11 @@ def test_auto_says_when_its_choice_lost() -> None:
         notes=[("collective.auto", {"case": 0, "chosen": "ring", "why": "chosen from 2"})],
     )
     result = collectives.measured(run)
-    assert result is not None and comparisons.autos(result) == ["all-reduce ring 4 KiB: chosen from 2"]
+    assert result is not None and finding_text.autos(result) == ["all-reduce ring 4 KiB: chosen from 2"]
     slow = fastest.Rival(algorithm="ring", change=Interval(value=0.3, low=0.1, high=0.6), outcome="slower")
     (race_,) = result.fastest
     lost = replace(result, fastest=(replace(race_, best="library", rivals=(slow,)),))
-    assert comparisons.autos(lost) == [
+    assert finding_text.autos(lost) == [
         "all-reduce ring 4 KiB: chosen from 2; the choice lost: library was 1.30x faster, 95 % 1.10 to 1.60"
     ]
 
@@ -195,7 +195,7 @@ def test_algorithms_that_did_not_take_turns_are_not_judged() -> None:
     assert result is not None
     apart = [replace(case, stride=1, first_step=1 + 20 * case.number) for case in result.cases[:2]]
     (message,) = fastest.fastest(apart, {0: timed(np.ones(20)), 1: timed(2 * np.ones(20))})
-    assert not message.clear and comparisons.winners([message]) == ["not judged: the algorithms did not take turns"]
+    assert not message.clear and finding_text.winners([message]) == ["not judged: the algorithms did not take turns"]
 
 
 def test_equal_algorithms_are_told_apart_in_no_more_than_one_run_of_twenty() -> None:
@@ -343,11 +343,11 @@ def test_a_grid_leaves_out_a_trial_whose_transfers_are_not_those_of_the_others()
 def test_thinned_points_keep_every_extreme() -> None:
     y = np.ones(100_000)
     y[[17, 99_000]] = 9, 0
-    _, kept = distributions.thinned(np.arange(100_000.0), y)
+    _, kept = measured_charts.thinned(np.arange(100_000.0), y, 1500)
     assert kept.size <= 1500
     assert {0, 9} <= set(kept)
-    value, part = distributions.curve(y)
-    assert value.size <= 2 * distributions.POINTS
+    value, part = measured_charts.curve(y, 400)
+    assert value.size <= 800
     assert (value[0], value[-1], part[-1]) == (0, 9, 1)
 
 

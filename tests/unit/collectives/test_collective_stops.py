@@ -7,9 +7,9 @@ import re
 
 import pytest
 
+from orchestrator.collectives import sections
 from orchestrator.collectives import views as collectives
-from orchestrator.collectives.page import collective as page
-from orchestrator.collectives.views import experiment, gaps, repeated_delays, straggler_text
+from orchestrator.collectives.views import experiment, finding_text, gaps, repeated_delays
 from orchestrator.collectives.views.samples import Spans
 from orchestrator.model import algorithm
 from orchestrator.model.run import StepRecord
@@ -34,7 +34,7 @@ def test_a_rank_that_is_stopped_half_of_the_time_is_named_and_no_link(name: str,
     assert names(result) == [rank]
     assert result.stragglers.stopped[0].share == pytest.approx(0.5, abs=0.15)
     assert result.stragglers.links == ()
-    assert f"n{rank} did not run for" in straggler_text.straggler(result)
+    assert f"n{rank} did not run for" in finding_text.straggler(result)
 
 
 def test_unwatched_ranks_are_not_named_but_the_time_is_called_unexplained() -> None:
@@ -45,7 +45,7 @@ def test_unwatched_ranks_are_not_named_but_the_time_is_called_unexplained() -> N
     )  # fmt: skip
     result = collectives.measured(collective_runs.run([part]))
     assert result is not None and result.stragglers.stopped == ()
-    text = straggler_text.straggler(result)
+    text = finding_text.straggler(result)
     assert "as long as its model, which counts the links alone; ranks did not run for 0 % of the critical paths" in text
 
 
@@ -54,7 +54,7 @@ def test_watched_ranks_that_run_are_not_named(name: str) -> None:
     result = measured(Gang(schedules=MAKERS[name](), watched=True), iterations=30, cases=2)
     assert not result.stragglers
     outcome = "not known: ranks with different work" if "tree" in name else "none"
-    assert straggler_text.straggler(result).startswith(outcome)
+    assert finding_text.straggler(result).startswith(outcome)
 
 
 @pytest.mark.parametrize(
@@ -70,11 +70,11 @@ def test_where_no_late_rank_could_be_found_it_is_not_known_whether_there_is_one(
     )  # fmt: skip
     run = collective_runs.run([part, dataclasses.replace(part, bytes=971_052)])
     result = collectives.measured(run)
-    assert result is not None and straggler_text.straggler(result) == f"not known: {reason}"
-    assert ("straggler", f"not known ({reason})") in list(page.pairs(result))
+    assert result is not None and finding_text.straggler(result) == f"not known: {reason}"
+    assert ("straggler", f"not known ({reason})") in list(sections.pairs_of(run))
     whole = dataclasses.replace(part, iterations=30, recorded=True)
     known = collectives.measured(collective_runs.run([whole, dataclasses.replace(whole, bytes=971_052)]))
-    assert known is not None and "n2 is late repeatedly" in straggler_text.straggler(known), "the control"
+    assert known is not None and "n2 is late repeatedly" in finding_text.straggler(known), "the control"
 
 
 def test_equally_stopped_ranks_name_nobody() -> None:
@@ -89,7 +89,7 @@ def test_a_stop_in_one_iteration_is_known_from_the_ranks_own_record(name: str) -
     assert slow(result, 4).stopped == 1
     (stop,) = result.stragglers.stopped
     assert stop.rank == 1 and stop.longest_s == pytest.approx(1.0, abs=0.1), "no chance stops a process"
-    assert "n1 did not run for" in straggler_text.straggler(result)
+    assert "n1 did not run for" in finding_text.straggler(result)
 
 
 @pytest.mark.parametrize("world", [3, 4, 5, 8])
@@ -104,7 +104,7 @@ def test_a_slow_link_of_watched_ranks_is_named_in_its_direction(world: int, fact
 def test_both_slow_links_of_a_node_are_named() -> None:
     gang = Gang(schedules=simulated.ring(5, 971_048), slow={(1, 2): 0.5, (2, 3): 0.5}, watched=True)
     result = measured(gang, iterations=20, cases=2)
-    assert "every link of n2 is slow" in straggler_text.straggler(result)
+    assert "every link of n2 is slow" in finding_text.straggler(result)
 
 
 def test_a_node_that_sends_slowly_to_several_peers_is_named_as_sending_slowly() -> None:
@@ -112,7 +112,7 @@ def test_a_node_that_sends_slowly_to_several_peers_is_named_as_sending_slowly() 
     result = measured(gang, iterations=20, cases=2)
     (link,) = result.stragglers.links
     several = dataclasses.replace(result.stragglers, links=(link, dataclasses.replace(link, receiver=3)))
-    text = straggler_text.straggler(dataclasses.replace(result, stragglers=several))
+    text = finding_text.straggler(dataclasses.replace(result, stragglers=several))
     assert re.match(r"n1 sends slowly: 7\d\.?\d* of 140 Mbit/s in 2 of 2 cases", text), text
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from orchestrator.collectives import views as collectives
-from orchestrator.collectives.views import phrases, straggler_text
+from orchestrator.collectives.views import finding_text, phrases
 from orchestrator.model import algorithm
 from tests.contract import algorithms
 
@@ -63,7 +63,7 @@ def test_nobody_is_named_where_nothing_is_wrong(name: str) -> None:
     result = measured(Gang(schedules=MAKERS[name]()), iterations=30, cases=2)
     assert not result.stragglers
     outcome = "not known: ranks with different work" if "tree" in name else "none"
-    assert straggler_text.straggler(result).startswith(outcome)
+    assert finding_text.straggler(result).startswith(outcome)
 
 
 def catalogue(chosen: algorithm.Chosen, operation: str, world: int, uneven: bool = False) -> Schedules:
@@ -86,14 +86,14 @@ def test_no_algorithm_accuses_anybody_by_what_its_ranks_have_to_do(
         result = measured(
             Gang(schedules=catalogue(chosen, operation, world), one_port=one_port), iterations=10, cases=2
         )
-        assert not result.stragglers, straggler_text.straggler(result)
+        assert not result.stragglers, finding_text.straggler(result)
 
 
 def test_uneven_shares_accuse_nobody() -> None:
     chosen = next(entry for entry in algorithms.defaults() if entry.name == "pairwise")
     schedules = catalogue(chosen, "all-to-all", 4, uneven=True)
     result = measured(Gang(schedules=schedules, one_port=True), iterations=10, cases=2)
-    assert not result.stragglers, straggler_text.straggler(result)
+    assert not result.stragglers, finding_text.straggler(result)
 
 
 @pytest.mark.parametrize("part", [0.1, 0.45, 0.8])
@@ -125,7 +125,7 @@ def test_a_slow_link_is_named_and_no_rank(name: str) -> None:
     result = measured(Gang(schedules=MAKERS[name](), slow={(1, 2): 0.25}), iterations=12, cases=2)
     assert [(entry.sender, entry.receiver) for entry in result.stragglers.links] == [(1, 2)]
     assert result.stragglers.links[0].factor == pytest.approx(4, rel=0.2)
-    assert "the link n1 to n2 carries" in straggler_text.straggler(result)
+    assert "the link n1 to n2 carries" in finding_text.straggler(result)
 
 
 @pytest.mark.parametrize("name", ["ring all-reduce", "recursive doubling"])
@@ -133,10 +133,10 @@ def test_a_rank_that_is_late_again_and_again_is_told_from_chance(name: str) -> N
     result = measured(Gang(schedules=MAKERS[name](), drowsy={3: 0.004}), iterations=20, cases=2)
     (late,) = result.stragglers.late
     assert (late.rank, late.cases, late.judged) == (3, 2, 2)
-    assert "n3 is late repeatedly" in straggler_text.straggler(result)
+    assert "n3 is late repeatedly" in finding_text.straggler(result)
     alone = measured(Gang(schedules=MAKERS[name](), drowsy={3: 0.004}), iterations=20)
     assert not alone.stragglers, "one case is not enough"
-    assert "needs two or more cases" in straggler_text.straggler(alone)
+    assert "needs two or more cases" in finding_text.straggler(alone)
 
 
 def test_a_rank_that_is_late_by_next_to_nothing_is_no_straggler() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.collectives import views as collectives
-from orchestrator.collectives.views import critical_path, dependencies, gaps, phrases
-from orchestrator.collectives.views.critical_path import Part
+from orchestrator.collectives.views import dependencies, gaps, phrases
+from orchestrator.collectives.views.dependencies import Part
 
 from .. import simulated
 from ..simulated import Gang
@@ -29,7 +29,7 @@ def paths(gang: Gang, iterations: int = 10) -> tuple[collectives.Measured, list[
     rows, known = dependencies.rows(moved, spans), gaps.gaps(run.files.steps(), measured.setting)
     whole = spans.end.max(axis=1) - spans.start.min(axis=1)
     return measured, [
-        (float(whole[row]), critical_path.path(pattern, moved, rows, row, known)) for row in range(len(rows))
+        (float(whole[row]), dependencies.path(pattern, moved, rows, row, known)) for row in range(len(rows))
     ]
 
 
@@ -43,7 +43,7 @@ def test_the_parts_add_up_to_the_time_of_the_iteration(name: str, naps: dict[int
     _, known = paths(Gang(schedules=MAKERS[name](), naps=naps, watched=True))
     for whole, parts in known:
         assert sum(part.seconds for part in parts) == pytest.approx(whole, rel=1e-6)
-        assert all(part.seconds >= 0 and part.kind in critical_path.KINDS for part in parts)
+        assert all(part.seconds >= 0 and part.kind in dependencies.KINDS for part in parts)
 
 
 def test_a_clean_iteration_is_transfer() -> None:

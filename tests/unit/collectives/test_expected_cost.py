@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.collectives.rank import algorithm_choice, expected_cost, known_algorithms, link_fit
+from orchestrator.collectives.rank import algorithm_choice, expected_cost, link_fit
 from orchestrator.core.engine import engine, gang
 from orchestrator.model.bed import LinkSpec
 from orchestrator.model.gang import GangSpec
@@ -27,7 +27,7 @@ def case(operation: str, world: int = 4, **more: Any) -> cases.Case:
 
 
 def volume(case_: cases.Case, name: str, tiers: expected_cost.Uplinks | None = None) -> float:
-    algorithm = known_algorithms.find(name)
+    algorithm = algorithm_choice.find(name)
     assert algorithm is not None
     return expected_cost.cost(case_, algorithm, tiers).volume
 
@@ -41,7 +41,7 @@ def test_uneven_shares_cost_what_the_busiest_port_moves(name: str, waits: float)
 
 def test_equal_shares_by_the_schedule_cost_what_the_formula_says() -> None:
     """Shares that hardly differ: the schedule is followed, and agrees."""
-    for algorithm in known_algorithms.able("all-to-all", 4):
+    for algorithm in algorithm_choice.able("all-to-all", 4):
         even, nearly = (
             volume(case("all-to-all", shares=shares), algorithm.name) for shares in ((), (0.25, 0.25, 0.2501, 0.2499))
         )
@@ -51,7 +51,7 @@ def test_equal_shares_by_the_schedule_cost_what_the_formula_says() -> None:
 def test_uplinks_as_wide_as_all_their_ports_change_nothing() -> None:
     wide = expected_cost.uplinks(LinkSpec(rate=GBIT, groups=2, uplink=1000 * GBIT), (0, 0, 0, 0, 1, 1, 1, 1))
     for operation in OPERATIONS:
-        for entry in known_algorithms.able(operation, 8):
+        for entry in algorithm_choice.able(operation, 8):
             algorithm = entry.cost(operation, 8)
             assert expected_cost.cost(case(operation, 8), entry, wide).volume == pytest.approx(
                 algorithm.volume, rel=1e-3, abs=1e-3

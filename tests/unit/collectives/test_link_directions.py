@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.collectives import sections
 from orchestrator.collectives import views as collectives
-from orchestrator.collectives.page import sheet
-from orchestrator.collectives.page.plots import bandwidth
+from orchestrator.collectives.page import link_map, sheet
 from orchestrator.collectives.plugins.reports import collectives as report
-from orchestrator.collectives.render import collective
 from orchestrator.collectives.views import Direction, phrases
 from orchestrator.collectives.views import directions as link_directions
 from orchestrator.core.verdict import metrics as core_metrics
@@ -48,7 +47,7 @@ def measured(run: Run) -> collectives.Measured:
 
 
 def link_line(run: Run) -> str:
-    return next(iter(collective.lines(run, Path("runs/x"))))
+    return next(iter(sections.lines(run, Path("runs/x"))))
 
 
 def directions(count: int, *, slow: tuple[int, ...] = (), by: float = 1.0, width: float = 0.004) -> list[Direction]:
@@ -204,14 +203,12 @@ def test_the_page_marks_the_direction_in_its_map_and_says_what_the_mark_is(run: 
     page = html.render(run)["index.html"].decode()
     assert "With a question mark: 1 of 12 directions known roughly: n0 -&gt; n3 140 Mbit/s" in page
     assert 'href="links.csv"' in page
-    drawn = bandwidth.between_pairs(measured(run))
-    assert drawn is not None
-    texts = [text.get_text() for axes in drawn.axes for text in axes.texts]
+    drawn, sure = (link_map.maps(measured(known)) for known in (run, made([])))
+    texts, certain = (
+        [text for of_map in maps for _, row in of_map.rows for text, _, _ in row if text] for maps in (drawn, sure)
+    )
     assert len(texts) == 24 and sum(text.endswith("?") for text in texts) == 2, "one direction, in both maps"
-    assert [len(axes.lines) for axes in drawn.axes] == [2, 2]
-    sure = bandwidth.between_pairs(measured(made([])))
-    assert sure is not None
-    assert not any(text.get_text().endswith("?") or axes.lines for axes in sure.axes for text in axes.texts)
+    assert not any(text.endswith("?") for text in certain)
 
 
 def test_files_for_programs_have_a_line_for_each_direction(run: Run) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from orchestrator.collectives.rank import algorithm_choice, expected_cost, known_algorithms, link_fit
+from orchestrator.collectives.rank import algorithm_choice, expected_cost, link_fit
 from orchestrator.rank.exchange import cases
 
 RATE = 100e6
@@ -183,10 +183,10 @@ def test_auto_leaves_out_what_cannot_do_the_case() -> None:
 
 
 def test_every_algorithm_that_is_known_is_found_under_its_name() -> None:
-    assert "ring" in known_algorithms.names() and "library" not in known_algorithms.names()
-    for name in known_algorithms.names():
-        result = known_algorithms.find(name)
+    assert "ring" in algorithm_choice.names() and "library" not in algorithm_choice.names()
+    for name in algorithm_choice.names():
+        result = algorithm_choice.find(name)
         assert result is not None and result.name == name
-    assert known_algorithms.find("library") is None
+    assert algorithm_choice.find("library") is None
     with pytest.raises(ValueError, match="unknown algorithm rong; known: "):
-        known_algorithms.find("rong")
+        algorithm_choice.find("rong")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.collectives.rank import link_fit, link_probe, settings
+from orchestrator.collectives.rank import link_fit, link_probe, measuring
 from orchestrator.model.bed import LinkSpec
 from orchestrator.model.events import LinkFit, LinkPair
 
@@ -98,4 +98,4 @@ def test_the_record_has_every_train_and_the_reason_why_a_beta_is_not_known() -> 
 
 def test_the_bucket_fills_up_before_each_train() -> None:
     link = LinkSpec(rate=100_000_000, burst=32768)
-    assert settings.drain(settings.BY_LINK, link) == 49152
+    assert measuring.drain(measuring.BY_LINK, link) == 49152

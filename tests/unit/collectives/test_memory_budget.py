@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from orchestrator import plugins
-from orchestrator.collectives.rank import known_algorithms, memory_check, memory_demand
+from orchestrator.collectives.rank import algorithm_choice, memory_demand
 from orchestrator.core.spec import parse_trial
 from orchestrator.model.errors import UsageError
 from orchestrator.model.free_memory import FreeMemory, available_in_cgroup, available_on_host
@@ -51,11 +51,11 @@ def test_algorithms_that_take_turns_hold_in_common_what_is_alike() -> None:
     )  # the library wants its own block apart
 
 
-@pytest.mark.parametrize("name", known_algorithms.doing("all-reduce"))
+@pytest.mark.parametrize("name", algorithm_choice.doing("all-reduce"))
 def test_the_scratch_that_is_made_is_the_scratch_that_is_said(name: str) -> None:
     """Of each rank of four, all that its receives get of memory beside the chunks of the buffer."""
     for me in range(4):
-        algorithm = known_algorithms.find(name)
+        algorithm = algorithm_choice.find(name)
         assert algorithm is not None
         schedule = algorithm.schedule("all-reduce", me, 4)
         parts = list(torch.zeros(algorithm.chunks("all-reduce", 4), 64).unbind())
@@ -68,22 +68,24 @@ def test_the_scratch_that_is_made_is_the_scratch_that_is_said(name: str) -> None
 
 def test_ranks_of_one_host_share_its_memory() -> None:
     apart = [(1.0, 3 * GIB, 4 * GIB), (2.0, 3 * GIB, 4 * GIB)]
-    assert memory_check.shortage(apart, "on one host") == ""
+    assert memory_demand.shortage(apart, "on one host") == ""
     together = [(9.0, GIB, 2 * GIB), (1.0, 3 * GIB, 4 * GIB), (1.0, 3 * GIB, 4 * GIB)]
     assert (
-        memory_check.shortage(together, "on one host")
+        memory_demand.shortage(together, "on one host")
         == "2 ranks from rank 1 on need 6 GiB on one host, 4 GiB are free"
     )
-    assert memory_check.shortage([(0.0, 2 * GIB, GIB)], "on one GPU") == "rank 0 needs 2 GiB on one GPU, 1 GiB are free"
+    assert (
+        memory_demand.shortage([(0.0, 2 * GIB, GIB)], "on one GPU") == "rank 0 needs 2 GiB on one GPU, 1 GiB are free"
+    )
 
 
 def test_sizes_beyond_all_memory_are_refused_and_what_fits_is_not() -> None:
     device = torch.device("cpu")
-    memory_check.require([(case("all-reduce", 4096),)], 0, 1, device)
+    memory_demand.require([(case("all-reduce", 4096),)], 0, 1, device)
     with pytest.raises(
-        memory_check.TooLarge, match=r"all-reduce library \d+ B float32 sum: rank 0 needs 293 TiB on one host"
+        memory_demand.TooLarge, match=r"all-reduce library \d+ B float32 sum: rank 0 needs 293 TiB on one host"
     ):
-        memory_check.require([(case("all-reduce", 4096),), (case("all-reduce", 100000 << 30),)], 0, 1, device)
+        memory_demand.require([(case("all-reduce", 4096),), (case("all-reduce", 100000 << 30),)], 0, 1, device)
 
 
 def measured(sizes: str) -> Trial:

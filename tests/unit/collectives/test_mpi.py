@@ -11,8 +11,7 @@ import pytest
 from orchestrator import plugins
 from orchestrator.app import trials
 from orchestrator.collectives.plugins.workloads import collective
-from orchestrator.collectives.rank import algorithm_choice, known_algorithms
-from orchestrator.collectives.rank.open_mpi import installed, join, names, peer
+from orchestrator.collectives.rank import algorithm_choice, mpi_names, mpi_peer
 from orchestrator.model.bed import HostSpec
 from orchestrator.model.errors import InfrastructureError
 from orchestrator.model.trial import Trial
@@ -20,7 +19,7 @@ from orchestrator.rank.exchange import cases
 
 from .. import beds
 
-PROGRAMS = installed.Programs(mpirun="/opt/bin/mpirun")
+PROGRAMS = mpi_names.Programs(mpirun="/opt/bin/mpirun")
 
 
 @pytest.mark.parametrize(
@@ -37,8 +36,8 @@ PROGRAMS = installed.Programs(mpirun="/opt/bin/mpirun")
 def test_an_algorithm_is_forced_by_the_parameter_of_its_operation(
     text: str, operation: str, expected: tuple[str, int]
 ) -> None:
-    assert names.forced(text, operation) == expected
-    assert known_algorithms.problem(text, operation) == "" and known_algorithms.find(text) is None
+    assert mpi_names.forced(text, operation) == expected
+    assert algorithm_choice.problem(text, operation) == "" and algorithm_choice.find(text) is None
 
 
 @pytest.mark.parametrize(
@@ -93,17 +92,17 @@ def test_it_moves_what_it_cannot_combine_and_blocks_of_any_size() -> None:
 
 
 def test_mpirun_starts_one_program_per_rank_beside_itself_without_a_remote_shell() -> None:
-    argv = join.arguments(PROGRAMS, Path("/d/mpi-r0"), 4)
+    argv = mpi_peer.arguments(PROGRAMS, Path("/d/mpi-r0"), 4)
     assert argv[argv.index("-np") + 1] == "4" and argv[argv.index("plm") + 1] == "isolated"
     assert argv[-1] == "/d/mpi-r0" and "--host" not in argv
 
 
 def test_open_mpi_uses_tcp_over_the_interface_alone_and_what_the_user_sets_stays() -> None:
-    result = join.settings("eth0", {})
+    result = mpi_peer.settings("eth0", {})
     assert result["OMPI_MCA_btl"] == "tcp,self" and result["OMPI_MCA_btl_tcp_if_include"] == "eth0"
     assert result["OMPI_MCA_coll_tuned_use_dynamic_rules"] == "1" and result["PMIX_MCA_ptl_tcp_if_include"] == "eth0"
-    assert "OMPI_MCA_pml" not in join.settings("eth0", {"OMPI_MCA_pml": "cm"})
-    assert "OMPI_MCA_btl_tcp_if_include" not in join.settings("", {})
+    assert "OMPI_MCA_pml" not in mpi_peer.settings("eth0", {"OMPI_MCA_pml": "cm"})
+    assert "OMPI_MCA_btl_tcp_if_include" not in mpi_peer.settings("", {})
 
 
 def program(folder: Path, name: str, says: str) -> None:
@@ -116,21 +115,21 @@ def test_another_release_is_not_taken_for_one_that_works(tmp_path: Path, monkeyp
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     program(tmp_path, "mpirun", "mpirun (Open MPI) 5.0.7")
-    with pytest.raises(installed.Missing, match=r"mpirun is Open MPI 5\.0\.7; required is Open MPI 4\.1 \(pip install"):
-        installed.find()
+    with pytest.raises(mpi_names.Missing, match=r"mpirun is Open MPI 5\.0\.7; required is Open MPI 4\.1 \(pip install"):
+        mpi_names.find()
     program(tmp_path, "mpirun", "mpirun (Open MPI) 4.1.4")
-    assert installed.find() == installed.Programs(mpirun=f"{tmp_path}/mpirun")
+    assert mpi_names.find() == mpi_names.Programs(mpirun=f"{tmp_path}/mpirun")
     program(tmp_path, "orterun_wrapper", "")
-    assert installed.find().environment() == {"OPAL_PREFIX": str(tmp_path.parent)}
+    assert mpi_names.find().environment() == {"OPAL_PREFIX": str(tmp_path.parent)}
 
 
 def test_what_is_missing_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(installed.Missing) as raised:
-        installed.find()
-    assert str(raised.value) == f"Open MPI is not installed: no mpirun, no mpi4py ({installed.ADVICE})"
+    with pytest.raises(mpi_names.Missing) as raised:
+        mpi_names.find()
+    assert str(raised.value) == f"Open MPI is not installed: no mpirun, no mpi4py ({mpi_names.ADVICE})"
 
 
 @dataclass
@@ -143,8 +142,8 @@ class Recorded:
         self.warnings.append(text)
 
 
-def lacking() -> installed.Programs:
-    raise installed.Missing("Open MPI is not installed: no mpirun (how to get it)")
+def lacking() -> mpi_names.Programs:
+    raise mpi_names.Missing("Open MPI is not installed: no mpirun (how to get it)")
 
 
 def available(*algorithms: str, connection: Literal["local", "ssh"] = "local") -> tuple[Trial, list[str]]:
@@ -157,7 +156,7 @@ def available(*algorithms: str, connection: Literal["local", "ssh"] = "local") -
 def test_without_open_mpi_its_algorithms_are_skipped_by_name_and_the_others_are_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(installed, "find", lacking)
+    monkeypatch.setattr(mpi_names, "find", lacking)
     trial, warnings = available("ring", "mpi", "library", "mpi:ring")
     assert trial.params == {"algorithm": ["ring", "library"], "sizes": ["1K"]}
     assert warnings == ["mpi, mpi:ring skipped: Open MPI is not installed: no mpirun (how to get it)"]
@@ -170,15 +169,15 @@ def test_without_open_mpi_its_algorithms_are_skipped_by_name_and_the_others_are_
 
 
 def test_with_it_nothing_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installed, "find", lambda: PROGRAMS)
+    monkeypatch.setattr(mpi_names, "find", lambda: PROGRAMS)
     assert available("ring", "mpi")[0].params["algorithm"] == ["ring", "mpi"]
 
 
 def test_a_rank_whose_node_lacks_it_says_so_before_it_joins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installed, "find", lacking)
+    monkeypatch.setattr(mpi_names, "find", lacking)
     item = cases.Item(operation="all-reduce", bytes=4, algorithm="mpi:ring")
-    with pytest.raises(installed.Missing, match="not installed"):
-        peer.is_needed([item], "gloo")
-    with pytest.raises(installed.Missing, match="with backend gloo"):
-        peer.is_needed([item], "nccl")
-    assert not peer.is_needed([replace(item, algorithm="ring")], "nccl")
+    with pytest.raises(mpi_names.Missing, match="not installed"):
+        mpi_peer.is_needed([item], "gloo")
+    with pytest.raises(mpi_names.Missing, match="with backend gloo"):
+        mpi_peer.is_needed([item], "nccl")
+    assert not mpi_peer.is_needed([replace(item, algorithm="ring")], "nccl")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.collectives import views as collectives
-from orchestrator.collectives.page import nccl, nccl_table
+from orchestrator.collectives.page import nccl
 from orchestrator.collectives.plugins.reports import collectives as report
 from orchestrator.model.run import Run
 
@@ -161,7 +161,7 @@ def test_what_was_not_verified_is_said_as_it_says_it(run: Run) -> None:
         setting=replace(result.setting, verify=False),
         rows=tuple(replace(row, wrong=None) for row in result.rows),
     )
-    assert all(row[12] == "N/A" for row in cloudai(nccl_table.texts(blind)["all_reduce_perf-ring.txt"]))
+    assert all(row[12] == "N/A" for row in cloudai(nccl.texts(blind)["all_reduce_perf-ring.txt"]))
     assert json.loads(nccl.document(run, blind))["results"][0]["in_place"]["nwrong"] is None
 
 
@@ -173,5 +173,5 @@ def test_what_was_not_verified_is_said_as_it_says_it(run: Run) -> None:
     ],
 )  # fmt: skip
 def test_figures_fit_their_columns(value: float, width: int, text: str) -> None:
-    result = nccl_table.fitted(value, width)
+    result = nccl.fitted(value, width)
     assert result.strip() == text.strip() and len(result) <= width

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.collectives.plugins.workloads import collective, emulate
-from orchestrator.collectives.rank import expected_cost, link_fit, precision, settings
+from orchestrator.collectives.rank import expected_cost, link_fit, measuring
 from orchestrator.collectives.views import measured, phrases
 from orchestrator.model import ratio
 from orchestrator.model.event import History
@@ -38,12 +38,12 @@ def test_the_true_median_is_within_the_interval_in_95_of_100_stopped_cases() -> 
     generator, hits, trials = random.Random(3), 0, 600
     for _ in range(trials):
         samples: list[float] = []
-        stops = [*sorted(precision.check_counts(200)), 200]
+        stops = [*sorted(measuring.check_counts(200)), 200]
         for stop in stops:
             samples += [generator.lognormvariate(0, 0.05) for _ in range(stop - len(samples))]
             interval = ratio.median(samples)
             assert interval is not None
-            if precision.is_within(interval, 0.03):
+            if measuring.is_within(interval, 0.03):
                 break
         assert interval is not None
         hits += interval.low <= 1.0 <= interval.high
@@ -51,24 +51,24 @@ def test_the_true_median_is_within_the_interval_in_95_of_100_stopped_cases() -> 
 
 
 def test_too_few_samples_never_stop_a_case() -> None:
-    assert not precision.is_within(ratio.median([1.0] * 2), 0.5)
-    assert precision.is_within(ratio.median([1.0] * 3), 0.5)
-    assert min(precision.check_counts(1000)) == precision.LEAST and not precision.check_counts(precision.LEAST)
+    assert not measuring.is_within(ratio.median([1.0] * 2), 0.5)
+    assert measuring.is_within(ratio.median([1.0] * 3), 0.5)
+    assert min(measuring.check_counts(1000)) == measuring.LEAST and not measuring.check_counts(measuring.LEAST)
 
 
 def test_cases_in_turn_stop_together() -> None:
     narrow, wide = ratio.median([1.0] * 20), ratio.median([float(n) for n in range(1, 21)])
-    assert precision.is_reached([narrow, narrow], 0.02) and not precision.is_reached([narrow, wide], 0.02)
+    assert measuring.is_reached([narrow, narrow], 0.02) and not measuring.is_reached([narrow, wide], 0.02)
 
 
 @pytest.mark.parametrize(("text", "share"), [("2%", 0.02), ("0.02", 0.02), (" 1.5 % ", 0.015), ("", 0.0)])
 def test_a_precision_is_a_share(text: str, share: float) -> None:
-    assert precision.parse(text) == pytest.approx(share)
+    assert measuring.parse(text) == pytest.approx(share)
 
 
 @pytest.mark.parametrize("text", ["two", "100%", "-1%", "nan"])
 def test_a_wrong_precision_is_refused(text: str) -> None:
-    (problem,) = settings.problems(settings.Measuring(precision=text), auto=False)
+    (problem,) = measuring.problems(measuring.Measuring(precision=text), auto=False)
     assert problem.startswith("precision: must be ")
 
 

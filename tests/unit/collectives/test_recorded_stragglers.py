@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.collectives import views as collectives
-from orchestrator.collectives.views import lasting, straggler_text
+from orchestrator.collectives.views import finding_text, stragglers
 from orchestrator.model import events
 from orchestrator.model.event import History
 from orchestrator.model.frozen import replace
@@ -37,7 +37,7 @@ def test_a_node_that_sends_at_half_the_rate_is_named_by_its_link_and_its_rate(re
     """All-reduce by halving-doubling; the fault slowed n3's sending down after the probe, and held a rank in one iteration."""
     result = measured(recorded)
     assert {(link.sender, link.receiver) for link in result.stragglers.links} <= {(3, 1), (3, 2)}
-    text = straggler_text.straggler(result)
+    text = finding_text.straggler(result)
     assert "the link n3 to n1 carries 589.2 of 956.4 Mbit/s in 2 of 2 cases" in text
     assert "the probe found n3 -> n1 as fast as the others" in text, "they disagree, since the fault came later"
     assert not result.stragglers.late and not result.stragglers.stopped
@@ -50,7 +50,7 @@ def test_a_node_that_receives_at_half_the_rate_is_named_although_messages_to_it_
     (link,) = result.stragglers.links
     assert (link.sender, link.receiver, link.cases, link.judged) == (0, 1, 4, 4)
     assert link.rate / link.usual == pytest.approx(0.5, abs=0.1)
-    text = straggler_text.straggler(result)
+    text = finding_text.straggler(result)
     assert "cannot tell n0's sending, n1's receiving and the wire apart" in text
     assert not result.stragglers.late and not result.stragglers.stopped
 
@@ -59,16 +59,16 @@ def test_a_node_that_receives_at_half_the_rate_is_named_although_messages_to_it_
 def test_a_clean_sweep_on_a_busy_machine_names_nobody_although_iterations_are_slow(recorded: Run) -> None:
     result = measured(recorded)
     assert not result.stragglers and not result.stragglers.probed
-    assert straggler_text.straggler(result).startswith("none (no rank and no link costs or takes 10 % more")
-    assert straggler_text.slow_iterations(result).startswith("5 of 80 iterations over 3 x p50, longest 48.4 ms")
+    assert finding_text.straggler(result).startswith("none (no rank and no link costs or takes 10 % more")
+    assert finding_text.slow_iterations(result).startswith("5 of 80 iterations over 3 x p50, longest 48.4 ms")
 
 
 @pytest.mark.parametrize("recorded", ["paused"], indirect=True)
 def test_an_iteration_that_was_held_for_a_fault_is_left_out_and_the_paused_node_is_named(recorded: Run) -> None:
     result = measured(recorded)
     assert [stop.rank for stop in result.stragglers.stopped] == [0] and not result.stragglers.links
-    assert "n0 did not run for 26 % of the time, at most 0.80 s at once" in straggler_text.straggler(result)
-    assert "1 held by ccbed for a fault, left out" in straggler_text.slow_iterations(result)
+    assert "n0 did not run for 26 % of the time, at most 0.80 s at once" in finding_text.straggler(result)
+    assert "1 held by ccbed for a fault, left out" in finding_text.slow_iterations(result)
     free = [event for event in recorded.history.events if not isinstance(event.data, events.RankHeld)]
     control = measured(replace(recorded, history=History(tuple(free))))
     assert (control.held, control.outliers) == (0, result.outliers + 1)
@@ -82,18 +82,18 @@ def test_an_iteration_that_was_held_for_a_fault_is_left_out_and_the_paused_node_
 def test_the_records_of_other_links_drawn_again_in_blocks_accuse_nobody(
     recorded: Run, slow: set[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drawn, true = random.Random(1), lasting.changes
+    drawn, true = random.Random(1), stragglers.changes
     named: list[object] = []
 
     def drawn_anew(
         samples: dict[int, dict[object, list[float]]], *, is_relative: bool
-    ) -> dict[object, lasting.Changes]:
+    ) -> dict[object, stragglers.Changes]:
         for _ in range(20):
             blocks = {case: {who: resampled(own, drawn) for who, own in of.items()} for case, of in samples.items()}
             named.extend(who for who, change in true(blocks, is_relative=is_relative).items() if change.lasts)
         return true(samples, is_relative=is_relative)
 
-    monkeypatch.setattr(lasting, "changes", drawn_anew)
+    monkeypatch.setattr(stragglers, "changes", drawn_anew)
     measured(recorded)
     assert set(named) <= slow
 

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.collectives import views as collectives
 from orchestrator.collectives.page import sheet
-from orchestrator.collectives.rank.replay import pacing, sequence
+from orchestrator.collectives.rank import replay_pacing, replay_sequence
 from orchestrator.model.event import History
 from orchestrator.model.run import Run, StepRecord
 from orchestrator.rank.exchange import cases
@@ -30,9 +30,9 @@ def item(**fields: Any) -> cases.Item:
 
 def starts(case: tuple[cases.Case, ...], took_s: float) -> list[float]:
     """The starts on one rank of all groups, if every collective takes so long and no start is late."""
-    schedule = pacing.Schedule(begin=10.0)
+    schedule = replay_pacing.Schedule(begin=10.0)
     made, now = [], 10.0
-    for iteration in pacing.iterations(case):
+    for iteration in replay_pacing.iterations(case):
         start = max(now, due := schedule.due(iteration.waits))
         now = start + took_s
         schedule.add(start, now, due)
@@ -57,8 +57,8 @@ def test_dependencies_wait_for_the_longest_path() -> None:
 
 
 def test_late_starts_do_not_add_up_and_are_not_caught_up() -> None:
-    schedule = pacing.Schedule(begin=0.0)
-    waits = (pacing.Wait(back=pacing.LAST, seconds=0.1, is_from_start=True),)
+    schedule = replay_pacing.Schedule(begin=0.0)
+    waits = (replay_pacing.Wait(back=replay_pacing.LAST, seconds=0.1, is_from_start=True),)
     schedule.add(0.1004, 0.11, schedule.due(waits))
     assert schedule.due(waits) == pytest.approx(0.2)
     schedule.add(0.25, 0.26, schedule.due(waits))
@@ -66,31 +66,31 @@ def test_late_starts_do_not_add_up_and_are_not_caught_up() -> None:
 
 
 def test_a_rank_waits_for_its_own_collectives_only() -> None:
-    schedule = pacing.Schedule(begin=0.0)
+    schedule = replay_pacing.Schedule(begin=0.0)
     schedule.add(1.0, 2.0, 1.0)
     schedule.skip()
-    assert schedule.due((pacing.Wait(back=pacing.LAST, seconds=0.5),)) == 2.5
-    assert schedule.due((pacing.Wait(back=1, seconds=0.5),)) == 2.0
-    assert schedule.due((pacing.Wait(back=1, seconds=0.5), pacing.Wait(back=2, seconds=0.1))) == 2.1
+    assert schedule.due((replay_pacing.Wait(back=replay_pacing.LAST, seconds=0.5),)) == 2.5
+    assert schedule.due((replay_pacing.Wait(back=1, seconds=0.5),)) == 2.0
+    assert schedule.due((replay_pacing.Wait(back=1, seconds=0.5), replay_pacing.Wait(back=2, seconds=0.1))) == 2.1
 
 
 def test_only_long_gaps_leave_time_for_verification() -> None:
-    iterations = pacing.iterations(planned(item(trials=5, gap_ms=(0.0, 60.0, 2.0, 60.0, 60.0))))
-    costs = {0: pacing.Costs(fill_s=0.002, check_s=0.003, run_s=0.01)}
-    assert pacing.verified(iterations, costs) == (True, False, False, True, True)
-    from_start = pacing.iterations(planned(item(trials=3, gap_ms=20.0, gap_from="start")))
-    assert pacing.verified(from_start, costs) == (False, False, False)
-    assert pacing.verified(from_start, {0: dataclasses.replace(costs[0], run_s=0.002)}) == (True, True, True)
+    iterations = replay_pacing.iterations(planned(item(trials=5, gap_ms=(0.0, 60.0, 2.0, 60.0, 60.0))))
+    costs = {0: replay_pacing.Costs(fill_s=0.002, check_s=0.003, run_s=0.01)}
+    assert replay_pacing.verified(iterations, costs) == (True, False, False, True, True)
+    from_start = replay_pacing.iterations(planned(item(trials=3, gap_ms=20.0, gap_from="start")))
+    assert replay_pacing.verified(from_start, costs) == (False, False, False)
+    assert replay_pacing.verified(from_start, {0: dataclasses.replace(costs[0], run_s=0.002)}) == (True, True, True)
 
 
 def test_cases_without_gaps_are_no_sequence() -> None:
-    assert not pacing.is_paced(planned(item(), item(bytes=8)))
-    assert [len(part) for part in pacing.concurrent(planned(item(), item(bytes=8)))] == [1, 1]
-    assert [len(part) for part in pacing.concurrent(planned(item(), item(bytes=8, gap_ms=1.0)))] == [2]
+    assert not replay_pacing.is_paced(planned(item(), item(bytes=8)))
+    assert [len(part) for part in replay_pacing.concurrent(planned(item(), item(bytes=8)))] == [1, 1]
+    assert [len(part) for part in replay_pacing.concurrent(planned(item(), item(bytes=8, gap_ms=1.0)))] == [2]
 
 
 def test_a_wait_in_the_past_returns_at_once() -> None:
-    sequence.wait_until(0.0)
+    replay_sequence.wait_until(0.0)
 
 
 def paced(*late_s: float, gap_from: str = "end", took_s: float = 0.01) -> Run:

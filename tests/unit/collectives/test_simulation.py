@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from orchestrator.collectives.rank import expected_cost, known_algorithms, link_fit, simulation
+from orchestrator.collectives.rank import algorithm_choice, expected_cost, link_fit, simulation
 from orchestrator.model.schedule import LARGE, OPERATIONS, Recv, Schedule, Send, Step
 from orchestrator.rank.exchange import cases
 
@@ -92,7 +92,7 @@ def test_schedules_that_do_not_fit_are_refused() -> None:
 def test_the_volume_is_that_of_the_formula(world: int) -> None:
     """The formula is the cross-check. Trees with segments may end up to 4 % earlier than their longest path."""
     for operation in OPERATIONS:
-        for algorithm in known_algorithms.able(operation, world):
+        for algorithm in algorithm_choice.able(operation, world):
             [case] = cases.cases([cases.Item(operation=operation, bytes=N)], world)
             formula = algorithm.cost(operation, world)
             cost = expected_cost.cost(case, algorithm, None, link_fit.Fit(0.0, BETA))
@@ -102,7 +102,7 @@ def test_the_volume_is_that_of_the_formula(world: int) -> None:
 def test_start_ups_are_those_of_the_formula_and_of_late_receives() -> None:
     """A receive that waits for its turn costs a handshake: at most one for each message on the path."""
     for operation in OPERATIONS:
-        for algorithm in known_algorithms.able(operation, 8):
+        for algorithm in algorithm_choice.able(operation, 8):
             [case] = cases.cases([cases.Item(operation=operation, bytes=N)], 8)
             cost = expected_cost.cost(case, algorithm, None, link_fit.Fit(1.0, 1e-12))
             assert 1 <= cost.rounds <= 2 * algorithm.cost(operation, 8).rounds, (operation, algorithm.name)
@@ -111,7 +111,7 @@ def test_start_ups_are_those_of_the_formula_and_of_late_receives() -> None:
 @pytest.mark.parametrize(("name", "volume"), [("recursive-doubling", 4.0), ("halving-doubling", 3.5)])
 def test_ranks_that_fold_are_not_overtaken(name: str, volume: float) -> None:
     """If receives were posted early, ranks that are ahead would share the port of one that folds: 5 n and 4.25 n."""
-    algorithm = known_algorithms.find(name)
+    algorithm = algorithm_choice.find(name)
     assert algorithm is not None
     for is_early in (False, True):
         programs = [

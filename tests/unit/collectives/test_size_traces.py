@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.collectives.sizing import traces
-from orchestrator.collectives.sizing.trace_readers.recording import TraceError
+from orchestrator.collectives.sizing.trace_recording import TraceError
 
 
 def ring(operation: str, ranks: int) -> str:

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from orchestrator.collectives.rank import link_fit
 from orchestrator.collectives.sizing import (
-    batches,
-    cost,
+    batch_shares,
+    gpu_memory,
     layout,
-    memory,
+    link_price,
     model_description,
     traffic,
     training_size,
@@ -20,7 +21,7 @@ from orchestrator.collectives.sizing import (
 from orchestrator.collectives.sizing.model_description import Layer, Model, Part, Shape
 from orchestrator.plugins import discover
 
-ADAM = memory.OPTIMIZERS["adam"]
+ADAM = gpu_memory.OPTIMIZERS["adam"]
 CLASSIFIER = model_description.classifier()
 #: 4 layers of hidden size 8 and 2 heads, sequences of 16 tokens, 2 bytes an element.
 SMALL = transformers.build(
@@ -43,17 +44,17 @@ def moved(strategy: str, gpus: int, batch: int, model: Model = SMALL, **given: A
 
 
 def test_where_inputs_are_gathered_each_gpu_has_its_part_of_every_weight() -> None:
-    rank_memory = memory.of_rank(CLASSIFIER, arranged("tp", 4, CLASSIFIER), ADAM, None)
+    rank_memory = gpu_memory.of_rank(CLASSIFIER, arranged("tp", 4, CLASSIFIER), ADAM, None)
     assert rank_memory.parameters == 60_691 and rank_memory.weights == 4 * 60_691
     assert 4 * rank_memory.parameters - CLASSIFIER.parameters in range(8 * 4), (
         "no more than what eight tensors leave over"
     )
-    assert memory.of_rank(CLASSIFIER, arranged("dp", 4, CLASSIFIER), ADAM, None).weights == 971_048
+    assert gpu_memory.of_rank(CLASSIFIER, arranged("dp", 4, CLASSIFIER), ADAM, None).weights == 971_048
 
 
-def prices(wanted: str | None = None) -> cost.Prices:
+def prices(wanted: str | None = None) -> link_price.Prices:
     algorithms = discover().algorithms
-    return cost.Prices({name: algorithms[name].module for name in algorithms}, wanted)
+    return link_price.Prices({name: algorithms[name].module for name in algorithms}, wanted)
 
 
 def test_the_reference_classifier_has_the_published_figures() -> None:
@@ -66,11 +67,11 @@ def test_the_reference_classifier_has_the_published_figures() -> None:
 
 
 def test_an_epoch_ends_with_a_short_batch() -> None:
-    result = batches.Batches(dataset=60_000, batch=8192, epochs=1)
+    result = batch_shares.Batches(dataset=60_000, batch=8192, epochs=1)
     assert (result.total, result.last, result.short) == (8, 2656, 1)
-    three = batches.Batches(dataset=60_000, batch=8192, epochs=3)
+    three = batch_shares.Batches(dataset=60_000, batch=8192, epochs=3)
     assert (three.total, three.short) == (24, 3)
-    even = batches.Batches(dataset=60_000, batch=6000, epochs=2)
+    even = batch_shares.Batches(dataset=60_000, batch=6000, epochs=2)
     assert (even.total, even.last, even.short) == (20, 6000, 0)
 
 
@@ -259,7 +260,7 @@ def test_zero_holds_what_its_paper_says(zero: int, gigabytes: float) -> None:
     layer = Layer(name="all", parts=(Part("weight", 7_500_000_000, "whole"),))
     model = Model(name="7.5B", dtype="bfloat16", layers=(layer,), source="arXiv:1910.02054, figure 1")
     made = layout.arrange("fsdp", 64, {"zero": zero}, model)
-    held = memory.of_rank(model, made, ADAM, None)
+    held = gpu_memory.of_rank(model, made, ADAM, None)
     assert round(held.total / 1e9, 1) == gigabytes
 
 
@@ -274,7 +275,7 @@ def test_zero_holds_what_its_paper_says(zero: int, gigabytes: float) -> None:
     ],
 )
 def test_bytes_of_a_parameter(optimizer: str, dtype: int, values: int) -> None:
-    held = memory.OPTIMIZERS[optimizer].for_dtype(dtype)
+    held = gpu_memory.OPTIMIZERS[optimizer].for_dtype(dtype)
     assert held.weights + held.gradients + held.state == values
 
 
@@ -282,7 +283,7 @@ def test_activations_of_a_block() -> None:
     def kept(**given: Any) -> int:
         given = {"gpus": 2, **given}
         made = arranged(given.pop("strategy", "dp"), given.pop("gpus"), **given)
-        return memory.layer_activations(SMALL, made, 1)[0] or 0
+        return gpu_memory.layer_activations(SMALL, made, 1)[0] or 0
 
     # s b h = 128; 5 a s / h = 20
     assert kept() == 128 * 54
@@ -293,7 +294,7 @@ def test_activations_of_a_block() -> None:
 
 
 def test_a_ring_takes_what_its_cost_model_says() -> None:
-    link = cost.parse_link("100mbit,50us")
+    link = link_price.parse_link("100mbit,50us")
     assert link.alpha == pytest.approx(50e-6) and link.beta == pytest.approx(80e-9 * 1514 / 1448)
     made = arranged("dp", 4, CLASSIFIER)
     question = training_size.SizingRequest(model=CLASSIFIER, layout=made, optimizer=ADAM, batch=8192, link=link)
@@ -307,25 +308,25 @@ def test_a_ring_takes_what_its_cost_model_says() -> None:
     ("text", "rate", "alpha"), [("1gbit", 1e9, 0), ("12.5GB/s,5us", 1e11, 5e-6), ("400Gb/s, 2ms", 4e11, 2e-3)]
 )
 def test_links_are_read(text: str, rate: float, alpha: float) -> None:
-    result = cost.parse_link(text)
+    result = link_price.parse_link(text)
     assert result.rate == pytest.approx(rate) and result.alpha == pytest.approx(alpha)
 
 
 def test_a_full_frame_has_the_headers_of_its_standards() -> None:
     """IPv4 20 bytes (RFC 791), TCP 20 (RFC 9293) and its timestamps 12 (RFC 7323) of 1,500; Ethernet 14 (RFC 894)."""
-    assert cost.FRAME_PAYLOAD == 1500 - 20 - 20 - 12
-    assert cost.FRAME == 1500 + 14
+    assert link_fit.PAYLOAD == 1500 - 20 - 20 - 12
+    assert link_fit.FRAME == 1500 + 14
 
 
 def test_bits_of_a_link_include_headers_and_bytes_do_not() -> None:
-    assert cost.parse_link("8gbit").beta == pytest.approx(1e-9 * 1514 / 1448)
-    assert cost.parse_link("1GB/s").beta == pytest.approx(1e-9)
+    assert link_price.parse_link("8gbit").beta == pytest.approx(1e-9 * 1514 / 1448)
+    assert link_price.parse_link("1GB/s").beta == pytest.approx(1e-9)
 
 
 @pytest.mark.parametrize("text", ["fast", "0mbit", "100mbit,soon", "-1gbit", "100"])
 def test_links_that_are_none(text: str) -> None:
     with pytest.raises(ValueError, match="--link"):
-        cost.parse_link(text)
+        link_price.parse_link(text)
 
 
 def test_what_does_not_fit_names_what_would() -> None:
@@ -344,7 +345,7 @@ def test_what_would_fit_can_be_asked_for_and_then_fits(name: str, gpus: int, bat
     model = transformers.preset(name, None, {})
     plain = arranged("dp", gpus, model)
     limit = 60 * 10**9 if gpus > 2 else 40 * 10**9
-    result = memory.fitting_layouts(model, plain, ADAM, batch, limit)
+    result = gpu_memory.fitting_layouts(model, plain, ADAM, batch, limit)
     assert result
     for other, held in result:
         given: dict[str, Any] = {"zero": other.zero or None} if other.strategy != "ddp" else {}
@@ -352,11 +353,11 @@ def test_what_would_fit_can_be_asked_for_and_then_fits(name: str, gpus: int, bat
         rest: dict[str, Any] = {"sequence_parallel": other.sequence_parallel, "recompute": other.recompute}
         requested = arranged(other.strategy, gpus, model, **given, **rest)
         assert requested == other
-        assert memory.of_rank(model, requested, ADAM, batch) == held
+        assert gpu_memory.of_rank(model, requested, ADAM, batch) == held
 
 
 def test_shares_cut_every_batch_and_weigh_the_losses() -> None:
-    result = batches.uneven((0.25, 0.25, 0.10, 0.4), 4, 8192, 2656)
+    result = batch_shares.uneven((0.25, 0.25, 0.10, 0.4), 4, 8192, 2656)
     assert [share.samples for share in result] == [2048, 2048, 819, 3277]
     assert [share.last for share in result] == [664, 664, 266, 1062]
     assert sum(share.weight for share in result) == pytest.approx(4)
@@ -374,7 +375,7 @@ def test_shares_cut_every_batch_and_weigh_the_losses() -> None:
 )
 def test_shares_that_cannot_be(shares: tuple[float, ...], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
-        batches.uneven(shares, 4, 100, 100)
+        batch_shares.uneven(shares, 4, 100, 100)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from orchestrator.collectives.views import straggler_text
+from orchestrator.collectives.views import finding_text
 from orchestrator.collectives.views.directions import Direction, slow_end
 
 from ..simulated import Gang
@@ -53,7 +53,7 @@ def test_two_nodes_have_no_other_peers_to_compare_with() -> None:
 def phrases_of(name: str, operation: str, world: int, slow: Mapping[tuple[int, int], float], *, one_port: bool) -> str:
     (chosen,) = [chosen for chosen, able in ALGORITHMS if (chosen.name, able) == (name, operation)]
     gang = Gang(schedules=catalogue(chosen, operation, world), slow=slow, watched=True, one_port=one_port)
-    return straggler_text.straggler(measured(gang, iterations=20, cases=2))
+    return finding_text.straggler(measured(gang, iterations=20, cases=2))
 
 
 EXCHANGES = [

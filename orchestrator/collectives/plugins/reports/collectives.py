@@ -17,7 +17,7 @@ def render(run: Run) -> Mapping[str, bytes]:
     measured = collectives.measured(run)
     if measured is None:
         return {}
-    from ...page import nccl, nccl_table, sheet
+    from ...page import nccl, sheet
 
     gaps = collectives.replay_gaps(run, measured.setting)
 
@@ -27,5 +27,5 @@ def render(run: Run) -> Mapping[str, bytes]:
         **({"links.csv": sheet.links(measured).encode()} if measured.setting.link.directions else {}),
         **({"gaps.csv": sheet.gaps(gaps).encode()} if gaps else {}),
         "nccl-tests.json": nccl.document(run, measured).encode(),
-        **{f"nccl-tests/{name}": text.encode() for name, text in nccl_table.texts(measured).items()},
+        **{f"nccl-tests/{name}": text.encode() for name, text in nccl.texts(measured).items()},
     }

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from ....model.free_memory import RequiredMemory
 from ....model.frozen import dataclass, replace
 from ....rank.exchange import cases, sizes
-from ...rank import algorithm_choice, known_algorithms, memory_demand, precision, settings
-from ...rank.open_mpi import installed
+from ...rank import algorithm_choice, measuring, memory_demand, mpi_names
 
 if TYPE_CHECKING:
     from ....rank.runtime import context
@@ -18,13 +17,13 @@ if TYPE_CHECKING:
 METRICS: Mapping[str, tuple[str, str]] = {}
 CHECKS: tuple[str, ...] = ("results-exact", "times-possible", "no-step-lost", "no-hang")
 PHASES: tuple[str, ...] = ("collective",)
-lacking = installed.lacking
+lacking = mpi_names.lacking
 #: Fields of an item -> the parameters of this workload that set them.
 _NAMES = {"bytes": "sizes", "trials": "iterations"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Params(settings.Measuring):
+class Params(measuring.Measuring):
     """Measures every combination of size, dtype, operator and algorithm; algorithms alternate from iteration to iteration.
 
     operation      all-reduce | all-gather | reduce-scatter | broadcast | reduce | gather | scatter | all-to-all | send-recv | barrier
@@ -59,13 +58,13 @@ class Params(settings.Measuring):
 
 def check(params: Params) -> list[str]:
     """Problems with the values, each as ``name: what must be (got …)``."""
-    problems = [*settings.problems(params, auto="auto" in params.algorithm), *_lists(params)]
+    problems = [*measuring.problems(params, auto="auto" in params.algorithm), *_lists(params)]
     if params.precision and params.gap_ms:
         problems.append("precision: not with gap_ms: a sequence runs all of its iterations")
     good = replace(params, sizes=("1M",)) if any(problem.startswith("sizes: ") for problem in problems) else params
     problems += [_named(problem) for item in items(good) for problem in cases.problems(item)]
     if params.operation in cases.OPERATIONS:
-        unfit = ((text, known_algorithms.problem(text, params.operation)) for text in params.algorithm)
+        unfit = ((text, algorithm_choice.problem(text, params.operation)) for text in params.algorithm)
         problems += [f"algorithm: {problem} (got {text!r})" for text, problem in unfit if problem]
     return list(dict.fromkeys(problems))
 
@@ -85,7 +84,7 @@ def memory(params: Params, world: int) -> RequiredMemory | None:
 
 def programs(params: Params) -> Mapping[str, tuple[tuple[str, ...], str]]:
     """The programs that the algorithms of Open MPI need."""
-    return installed.needed(params.algorithm)
+    return mpi_names.needed(params.algorithm)
 
 
 def last_step(params: Params, data: str | None = None) -> int | None:
@@ -155,7 +154,7 @@ def _sizes(params: Params, world: int | None) -> tuple[int, ...]:
 
 
 def _items(params: Params, bytes_: tuple[int, ...]) -> Iterator[cases.Item]:
-    trials = precision.most_iterations(params.iterations, params.precision)
+    trials = measuring.most_iterations(params.iterations, params.precision)
     operators = params.operator if params.operation in cases.REDUCING else ("sum",)
     for size in bytes_:
         for dtype in params.dtype if bytes_ != (0,) else params.dtype[:1]:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ....model.free_memory import RequiredMemory
 from ....model.frozen import dataclass, replace
 from ....rank.exchange import cases
-from ...rank import algorithm_choice, known_algorithms, memory_demand, precision, settings
-from ...rank.open_mpi import installed
+from ...rank import algorithm_choice, measuring, memory_demand, mpi_names
 
 if TYPE_CHECKING:
     from ....rank.runtime import context
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 METRICS: Mapping[str, tuple[str, str]] = {}
 CHECKS: tuple[str, ...] = ("results-exact", "times-possible", "gaps-kept", "no-step-lost", "no-hang")
 PHASES: tuple[str, ...] = ("collective",)
-lacking = installed.lacking
+lacking = mpi_names.lacking
 _FIELDS = {field.name: field for field in dataclasses.fields(cases.Item)}
 _KINDS: Mapping[str, tuple[type, ...]] = {
     "operation": (str,), "bytes": (int,), "trials": (int,), "gap_ms": (int, float, list, tuple), "algorithm": (str,), "dtype": (str,),
@@ -33,7 +32,7 @@ _WORDS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Params(settings.Measuring):
+class Params(measuring.Measuring):
     """Collectives that are replayed in order.
 
     items       list of {operation, bytes, trials, gap_ms, gap_from, after, algorithm, dtype, groups, operator, root, shares,
@@ -58,7 +57,7 @@ def check(params: Params) -> list[str]:
     if not 0 <= params.gap_scale < math.inf:
         problems.append(f"gap_scale: must be >= 0 and finite (got {params.gap_scale:g})")
     auto = any(fields.get("algorithm") == "auto" for fields in params.items)
-    return [*settings.problems(params, auto=auto), *problems]
+    return [*measuring.problems(params, auto=auto), *problems]
 
 
 def fits(params: Params, world: int) -> list[str]:
@@ -77,7 +76,7 @@ def memory(params: Params, world: int) -> RequiredMemory | None:
 
 def programs(params: Params) -> Mapping[str, tuple[tuple[str, ...], str]]:
     """The programs that the algorithms of Open MPI need."""
-    return installed.needed(item.algorithm for item in items(params))
+    return mpi_names.needed(item.algorithm for item in items(params))
 
 
 def last_step(params: Params, data: str | None = None) -> int | None:
@@ -87,7 +86,7 @@ def last_step(params: Params, data: str | None = None) -> int | None:
 
 def items(params: Params) -> tuple[cases.Item, ...]:
     listed = (parse_item(fields, params.gap_scale) for fields in params.items)
-    return tuple(replace(item, trials=precision.most_iterations(item.trials, params.precision)) for item in listed)
+    return tuple(replace(item, trials=measuring.most_iterations(item.trials, params.precision)) for item in listed)
 
 
 def run(ctx: context.RankContext) -> None:
@@ -103,7 +102,7 @@ def _problems(fields: Mapping[str, Any]) -> Iterator[str]:
         return
     item = parse_item(fields)
     yield from cases.problems(item)
-    if item.operation in cases.OPERATIONS and (problem := known_algorithms.problem(item.algorithm, item.operation)):
+    if item.operation in cases.OPERATIONS and (problem := algorithm_choice.problem(item.algorithm, item.operation)):
         yield f"algorithm: {problem} (got {item.algorithm!r})"
 
 

@@ -1,1 +1,0 @@
-"""The replay of collectives with their gaps."""

@@ -1,1 +1,0 @@
-"""Measurements and sizes on the terminal."""
