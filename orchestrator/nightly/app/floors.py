@@ -202,7 +202,7 @@ def _require_passed(night: Path, baselines: Sequence[Baseline]) -> None:
 
 def _keep(session: Session, directory: Path, files: Sequence[Path]) -> None:
     """Mark the evidence, so that `runs prune` keeps it wherever the baselines are."""
-    from ..index import retention
+    from .. import retention
 
     try:
         retention.keep_for(directory, files)

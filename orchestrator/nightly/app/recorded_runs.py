@@ -112,7 +112,7 @@ def trends(session: Session, request: TrendRequest) -> Trends:
 
 def _unknown(runs: Index, request: TrendRequest) -> UnknownTrendError:
     """Why there is no trend: no night, no such name, or filters that exclude all nights."""
-    known, name = runs.metrics(), request.name
+    known, name = sorted({(trend.trial, trend.metric.name) for trend in runs.trend()}), request.name
     if not known:
         return UnknownTrendError(
             f"{short_path(request.runs_dir)}: no recorded night with measurements yet",

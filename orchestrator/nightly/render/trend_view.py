@@ -126,11 +126,7 @@ def _night_rows(trend: Trend, nodes: Sequence[str]) -> Iterator[tuple[str, ...]]
 
 
 def _cell(point: TrendPoint | None) -> str:
-    """The median; how many repeats have no number."""
-    if point is None:
-        return "-"
-    lost = sum(value != value or value in (float("inf"), float("-inf")) for value in point.values)
-    return number(point.value) + (f" ({lost} of {len(point.values)} not a number)" if lost else "")
+    return number(point.value if point else None)
 
 
 def draw(trends: Sequence[Trend], file: Path) -> None:
