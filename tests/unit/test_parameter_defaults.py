@@ -48,9 +48,7 @@ def test_a_default_that_changes_needs_a_revision_of_the_index(workload: str) -> 
     assert not text, text
     if os.environ.get("CCBED_GOLDEN") == "write" and values != pinned["defaults"]:
         file.parent.mkdir(exist_ok=True)
-        file.write_text(
-            json.dumps({"since": database.VERSION, "defaults": values}, indent=1, sort_keys=True) + "\n"
-        )
+        file.write_text(json.dumps({"since": database.VERSION, "defaults": values}, indent=1, sort_keys=True) + "\n")
     pinned = json.loads(file.read_text())
     assert values == pinned["defaults"], f"{workload}: a parameter was added; CCBED_GOLDEN=write renews {file}"
 

@@ -208,7 +208,7 @@ class NightTrials:
         if beds.read(self.session.state, self.bed.name) is None:
             return f"bed {self.bed.name} was taken down during the night (ccbed down)"
         if len(bed_inputs.drained_nodes(self.bed)) == len(self.bed.nodes):
-            return f"every host of bed {self.bed.name} was drained during the night (ccbed drain)"
+            return f"every host of bed {self.bed.name} was set aside during the night (ccbed set-aside)"
         return ""
 
     def restore(self) -> Mapping[str, str]:

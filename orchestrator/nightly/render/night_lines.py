@@ -10,8 +10,8 @@ from ...app.places import duration, short_path
 from ...cli.render.terminal import Terminal
 from ...model.frozen import dataclass, field
 from .. import selector
-from ..app.finished import Finished
-from ..app.nights import NightPlan
+from ..app.night_results import Finished
+from ..app.night_runs import NightPlan
 from ..night_judgement import NightJudgement
 from ..reports import table
 from ..reports.next_step import next_step

@@ -325,17 +325,6 @@ def test_many_bundles_are_written_in_several_transactions(
         assert content(runs) == in_batches
 
 
-def test_two_processes_refresh_at_once(archive: Archive, opened: Open) -> None:
-    archive.recorded_night(1, 90.0)
-    with opened() as first, opened() as second:
-        first.refresh()
-        archive.recorded_night(2, 90.0)
-        second.refresh()
-        archive.recorded_night(3, 90.0)
-        first.refresh()
-        assert content(first) == content(second)
-
-
 def test_one_database_holds_several_directories(url: str, tmp_path: Path) -> None:
     if not url:
         url = f"sqlite:///{tmp_path}/shared.sqlite3"

@@ -89,19 +89,6 @@ def test_an_index_that_another_version_makes_anew_meanwhile_is_not_read(archive:
         assert "it is of version r99" in runs.notes[0]
 
 
-def test_tables_of_another_program_are_never_dropped(archive: Archive, empty_url: str) -> None:
-    engine = sa.create_engine(empty_url)
-    with engine.begin() as connection:
-        connection.execute(sa.text("CREATE TABLE runs (name TEXT)"))
-        connection.execute(sa.text("INSERT INTO runs VALUES ('kept')"))
-    with opened(archive, empty_url) as runs:
-        runs.refresh()
-        assert len(values(runs)) == 2
-    with engine.connect() as connection:
-        assert connection.execute(sa.text("SELECT name FROM runs")).scalars().all() == ["kept"]
-    engine.dispose()
-
-
 @pytest.mark.parametrize("content", [b"no database" * 500, b"SQLite format 3\0" + b"\xff" * 8192, b""])
 def test_a_damaged_file_is_made_again(archive: Archive, content: bytes) -> None:
     """No content stands for the first half of a good file."""
