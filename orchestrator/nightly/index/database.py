@@ -84,9 +84,9 @@ class Database:
             return
         with self._transaction(is_writer=True) as connection:
             exists = sa.inspect(connection).has_table(version.name)
-            found = connection.execute(sa.select(version.c.version_num)).scalar() if exists else None
-            if found != VERSION:  # another process may have made it meanwhile
-                for name in _FORMER_TABLES if found in _FORMER_VERSIONS else ():
+            present = connection.execute(sa.select(version.c.version_num)).scalar() if exists else None
+            if present != VERSION:  # another process may have made it meanwhile
+                for name in _FORMER_TABLES if present in _FORMER_VERSIONS else ():
                     connection.exec_driver_sql(f"DROP TABLE IF EXISTS {name}")
                 _metadata.drop_all(connection)
                 _metadata.create_all(connection)
@@ -109,9 +109,9 @@ class Database:
 
     def _check(self, connection: sa.Connection) -> None:
         """Another ccbed may have made the index anew since it was opened."""
-        found = connection.execute(sa.select(version.c.version_num)).scalar()
-        if found != VERSION:
-            raise DamagedIndexError(f"{self.label}: it is of version {found}, and this ccbed uses {VERSION}")
+        present = connection.execute(sa.select(version.c.version_num)).scalar()
+        if present != VERSION:
+            raise DamagedIndexError(f"{self.label}: it is of version {present}, and this ccbed uses {VERSION}")
 
     @contextlib.contextmanager
     def _transaction(self, *, is_writer: bool) -> Iterator[sa.Connection]:

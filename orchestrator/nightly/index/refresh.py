@@ -35,11 +35,11 @@ def refresh(database: Database, directory: Path, root: str, read: ReadRun) -> in
     with database.read() as connection:
         query = sa.select(entries.c.directory, entries.c.kind, entries.c.signature).where(entries.c.root == root)
         known = {row.directory: row for row in connection.execute(query)}
-    found = list(scan.entries(directory, {name for name, row in known.items() if row.kind == "run"}))
+    listed = list(scan.entries(directory, {name for name, row in known.items() if row.kind == "run"}))
     changed = [
-        entry for entry in found if entry.directory not in known or known[entry.directory].signature != entry.signature
+        entry for entry in listed if entry.directory not in known or known[entry.directory].signature != entry.signature
     ]
-    removed = known.keys() - {entry.directory for entry in found}
+    removed = known.keys() - {entry.directory for entry in listed}
     _write(database, root, removed, [])
     rows = ({"root": root, **_row(directory, entry, read)} for entry in changed)
     while batch := list(itertools.islice(rows, BATCH)):

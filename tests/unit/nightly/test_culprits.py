@@ -99,7 +99,6 @@ def test_no_shell_reads_what_a_night_says(tmp_path: Path) -> None:
 
 def test_a_call_that_fails_or_hangs_is_a_sentence(tmp_path: Path) -> None:
     assert hook.call([str(tmp_path / "absent")]).endswith("No such file or directory")
-    assert "did not end within 0.2 s" in hook.call(["sleep", "60"], deadline_s=0.2)
     with pytest.raises(UsageError, match="cannot be split"):
         hook.check("drain 'x")
 

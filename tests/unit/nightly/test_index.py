@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -169,7 +168,7 @@ def test_a_pass_without_a_value_is_no_value_and_never_zero(archive: Archive, ope
         assert [record.values for record in runs.records(bed="lab")] == [(2.0,), ()]
         (trend,) = runs.trend("copy")
         assert [(point.node, point.value) for point in trend.points] == [("n0", 2.0), ("n1", None)]
-        archive.run(measurement((math.nan,)))
+        archive.run(measurement((float("nan"),)))
         runs.refresh()
         assert len(runs.notes) == 1 and "is skipped" in runs.notes[0] and len(runs.runs()[0]) == 2
 
