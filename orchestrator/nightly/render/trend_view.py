@@ -48,7 +48,7 @@ def show(
         else:
             terminal.table(("NIGHT", "WHEN", *(node or "all" for node in trend.nodes)), _night_rows(trend))
     if not by_night:
-        terminal.line(f"{len(trends)} metrics: name one, or --csv, for the values of each night")
+        terminal.line(f"{len(trends)} trends: --metric, --bed or --csv for the values of each night")
 
 
 def title(trend: Trend) -> str:

@@ -35,5 +35,7 @@ def command(session: Session, request: TrendRequest) -> int:
         terminal.lines(trend_view.csv_text(known.trends).splitlines())
     else:
         trend_view.warn(terminal, known.notes)
-        trend_view.show(terminal, known.trends, known.newest, by_night=len(known.trends) <= _MOST_TABLES)
+        trend_view.show(
+            terminal, known.trends, known.newest, by_night=len(known.trends) <= _MOST_TABLES or not known.newest
+        )
     return EXIT_PASS
