@@ -190,12 +190,12 @@ def acting_hosts(session: sessions.Session, bed: BedSpec, limit: Sequence[str] =
         chosen = limited_hosts(bed, limit)
         problems = [f"host {host} {drained[host].text}" for host in chosen if host in drained]
         if problems:
-            raise UsageError(*problems, hint=undrain_command(bed, *(host for host in chosen if host in drained)))
+            raise UsageError(*problems, hint=end_command(bed, *(host for host in chosen if host in drained)))
         return chosen
     active = tuple(host for host in listed if host not in drained)
     if not active:
         problems = [f"host {host} {drain.text}" for host, drain in drained.items()]
-        raise UsageError(*problems, hint=undrain_command(bed, *drained))
+        raise UsageError(*problems, hint=end_command(bed, *drained))
     return active
 
 
@@ -227,17 +227,17 @@ def drains(bed: BedSpec) -> Mapping[str, Drain]:
     return {host: drain for host, drain in quarantine.read(Path(bed.workdir)).drained.items() if host in known}
 
 
-def undrain_command(bed: BedSpec, *hosts: str) -> str:
-    """The command that ends the drains, whether the bed is up or not; by the bed where its inventory is gone."""
+def end_command(bed: BedSpec, *hosts: str) -> str:
+    """The command that takes the hosts back, whether the bed is up or not; by the bed where its inventory is gone."""
     has_inventory = bool(bed.inventory) and Path(bed.inventory).exists()
     which = f"-i {short_path(bed.inventory)}" if has_inventory else f"--bed {bed.name}"
-    return f"ccbed undrain {' '.join(hosts)} {which}"
+    return f"ccbed set-aside {' '.join(hosts)} --end {which}"
 
 
 def mention_drains(session: sessions.Session, bed: BedSpec) -> None:
     """Warn of the hosts on which no node is placed."""
     for host, drain in drains(bed).items():
-        session.terminal.warn(f"host {host} {drain.text}     end it: {undrain_command(bed, host)}")
+        session.terminal.warn(f"host {host} {drain.text}     end it: {end_command(bed, host)}")
 
 
 def drained_nodes(bed: BedSpec) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -74,15 +75,23 @@ def age_s(option: str, text: str) -> float:
 
 def since_s(option: str, text: str | None, now: float) -> float | None:
     """An age before ``now``, or a date or time (UTC unless it says otherwise) -> seconds since 1970. Raises UsageError."""
-    if text is None:
-        return None
+    return None if text is None else _seconds(option, text, now, -1, "an age")
+
+
+def moment(option: str, text: str) -> str:
+    """A time from now, or a date or time (UTC unless it says otherwise) -> UTC, in ISO 8601. Raises UsageError."""
+    seconds = _seconds(option, text, time.time(), 1, "a time")
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _seconds(option: str, text: str, now: float, sign: int, kind: str) -> float:
     try:
-        moment = datetime.datetime.fromisoformat(text)
+        parsed = datetime.datetime.fromisoformat(text)
     except ValueError:
         try:
-            return now - age_s(option, text)
+            return now + sign * age_s(option, text)
         except UsageError:
             raise UsageError(
-                f"{option}: must be an age such as 30d or a date such as 2026-11-01 (got {text})"
+                f"{option}: must be {kind} such as 30d or a date such as 2026-11-01 (got {text})"
             ) from None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp()
+    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=datetime.UTC)).timestamp()

@@ -19,7 +19,7 @@ RUNS = Path("runs")
 RUNS_HELP = "The directory of the runs' bundles."
 BASELINES = Path("inventories/baselines")
 BASELINES_HELP = "The directory of the baselines: a file of floors for each hardware model."
-INCLUDE_QUARANTINED = "Give ranks to nodes in quarantine too (see ccbed quarantine)."
+INCLUDE_QUARANTINED = "Give ranks to nodes that nights set aside too (see ccbed set-aside)."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

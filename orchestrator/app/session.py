@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 
 
 #: Verb -> former name of an option -> its name; the former one works for one release.
-FORMER = {"run": {"twin": "reference", "no-twin": "no-reference"}, "logs": {"epoch": "start"}}
+FORMER = {
+    "run": {"twin": "reference", "no-twin": "no-reference"}, "logs": {"epoch": "start"}, "quarantine": {"release": "end"},
+}  # fmt: skip
+#: Former name of a verb -> the words that stand for it; it works for one release.
+FORMER_VERBS = {"drain": ("set-aside",), "undrain": ("set-aside", "--end"), "quarantine": ("set-aside",)}
 
 
 def complete_environment() -> None:

@@ -153,7 +153,7 @@ CONFIRMING = {
     **dict.fromkeys(("allowed-signers", "bed-key", "signer"), _TRUSTS),
     **dict.fromkeys((
         "abandon", "accept-changed", "all", "apply", "because", "force", "include-quarantined", "prolog", "record", "recorded",
-        "release", "reset", "resume-open", "runs",
+        "end", "reset", "resume-open", "runs",
     ), _CONFIRMS),
 }  # fmt: skip
 #: Options that name paths -> what ccbed does with them. ccbed.toml may name those below its own directory.

@@ -30,8 +30,8 @@ from .render import terminal
 GROUPS = {
     "Daily": ("up", "run", "watch", "status", "logs", "resume", "down", "runs", "help"),
     "Judge": ("check", "judge", "checkpoint", "report", "compare", "bundle"),
-    "Nightly": ("nightly", "sweep", "probe", "trend", "baseline", "quarantine", "accept"),
-    "Beds": ("plan", "exec", "heal", "drain", "undrain", "prune"),
+    "Nightly": ("nightly", "sweep", "probe", "trend", "baseline", "accept"),
+    "Beds": ("plan", "exec", "heal", "set-aside", "prune"),
     "Set-up": ("init", "doctor", "image", "list", "size", "config", "completion"),
 }
 VERBS = tuple(verb for verbs in GROUPS.values() for verb in verbs)
@@ -43,7 +43,6 @@ _OF_PRODUCTS = {
     "runs": "nightly",
     "trend": "nightly",
     "baseline": "nightly",
-    "quarantine": "nightly",
     "accept": "nightly",
     "probe": "nightly",
     "size": "collectives",
@@ -174,15 +173,26 @@ def run(args: Sequence[str], session: sessions.Session | None = None) -> int:
 
 
 def _with_present_names(args: Sequence[str], ctx: click.Context) -> Iterator[str]:
-    """The command line with the present names of options; a former one is named on stderr."""
+    """The command line with the present names of verbs and options; a former one is named on stderr."""
     end = args.index("--") if "--" in args else len(args)
-    former = base.FORMER.get(next((word for word in args[:end] if word in VERBS), ""), {})
+    verb = next((word for word in args[:end] if word in VERBS or word in base.FORMER_VERBS), "")
+    former = base.FORMER.get(verb, {})
+    place = args.index(verb) if verb in base.FORMER_VERBS else -1
     for index, word in enumerate(args):
+        if index == place:
+            ctx.obj.terminal.warn(
+                f"{verb} is now {' '.join(base.FORMER_VERBS[verb])}; the former name works for one release"
+            )
+            yield from base.FORMER_VERBS[verb]
+            continue
         name, equals, value = word.partition("=")
         if index < end and name.startswith("--") and name[2:] in former:
             ctx.obj.terminal.warn(f"{name} is now --{former[name[2:]]}; the former name works for one release")
             name = f"--{former[name[2:]]}"
-        yield f"{name}{equals}{value}"
+        if place >= 0 and equals and name == "--end":  # a flag now: --release=n1
+            yield from (name, value)
+        else:
+            yield f"{name}{equals}{value}"
 
 
 def _accept_former_variable(ctx: click.Context, command: click.Command, old: str, new: str) -> None:
@@ -432,7 +442,7 @@ def _name_variables(command: click.Command) -> None:
 
 
 def _stem(verb: str) -> str:
-    return f"{verb}_" if verb in ("exec", "list", "help") else verb
+    return f"{verb}_" if verb in ("exec", "list", "help") else verb.replace("-", "_")
 
 
 def _file(verb: str) -> tuple[str, Path]:

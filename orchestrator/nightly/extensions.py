@@ -63,7 +63,7 @@ def place(
 
 def kept_runs(runs_dir: Path, baselines: Path, *, recorded: bool) -> dict[str, str]:
     """Run or night -> why it is kept. ``recorded``: those that a night is compared with may go as well."""
-    from .index import retention
+    from . import retention
 
     return retention.reasons(runs_dir, baselines, recorded=recorded)
 

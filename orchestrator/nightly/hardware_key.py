@@ -109,7 +109,7 @@ def _parameters(trial: Trial, backend: str, threads: int, *, has_nodes: bool = T
     """All that a figure depends on beside the hardware, in one line.
 
     A parameter with the default of its workload is left out: one that a later version adds does not end the history. A version
-    that changes a default needs a new revision of the index (``tables.REVISIONS``), which reads the runs again.
+    that changes a default needs another version of the index (``database.VERSION``), which reads the runs again.
     """
     values: dict[str, Any] = {"ranks_per_node": trial.world.ranks_per_node, "backend": backend, "threads": threads}
     if has_nodes:

@@ -54,6 +54,19 @@ def nights(runs: Path) -> tuple[Path, ...]:
     )
 
 
+def resolve(handle: str, runs: Path) -> Path:
+    """The directory of a night, from its path, its name, or its last characters. Raises UsageError."""
+    for path in (Path(handle), runs / handle):
+        if is_night(path):
+            return path.resolve()
+    matches = [path for path in nights(runs) if handle and path.name.rpartition("-")[2].startswith(handle)]
+    if len(matches) == 1:
+        return matches[0].resolve()
+    listed = ", ".join(path.name for path in (matches or nights(runs))[-3:])
+    problem = f"{handle} matches several nights" if matches else f"no night {handle} in {runs}"
+    raise UsageError(problem, hint=f"the newest: {listed}" if listed else "ccbed nightly quick")
+
+
 class Origin(NamedTuple):
     """The place of a bundle in its night; ``again``: see Row."""
 

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import queue
 import shlex
-import signal
-import subprocess
-import tempfile
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
+from .culprits import hook
 from .night_judgement import NightJudgement
 from .suite import Night
 
@@ -29,8 +25,6 @@ DEADLINE_S, REQUEST_S = 30.0, 10.0
 #: Requests of one notification.
 ATTEMPTS = 4
 SUMMARY = "report/summary.md"
-#: Characters of a command's error output.
-_MOST_OUTPUT = 200
 
 
 class TransientError(Exception):
@@ -221,38 +215,9 @@ def _reason(error: Exception, timeout_s: float) -> str:
 
 
 def _run(target: str, night_dir: Path, text: bytes, deadline_s: float) -> str:
-    """Empty, or why it failed. Files instead of pipes: a child that outlives the command could keep a pipe open."""
+    """Empty, or why it failed."""
     try:
-        argv = [*shlex.split(target), str(night_dir)]
+        words = [*shlex.split(target), str(night_dir)]
     except ValueError as error:
         return f"not a command: {error}"
-    if len(argv) == 1:
-        return "not a command"
-    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr:
-        stdin.write(text)
-        stdin.seek(0)
-        try:
-            process = subprocess.Popen(
-                argv, stdin=stdin, stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True
-            )
-        except OSError as error:
-            return error.strerror or type(error).__name__
-        try:
-            code = process.wait(timeout=deadline_s)
-        except subprocess.TimeoutExpired:
-            _kill(process)
-            return f"not finished within {deadline_s:g} s, killed"
-        except BaseException:
-            _kill(process)
-            raise
-        stderr.seek(0)
-        lines = stderr.read(65536).decode(errors="replace").split("\n")
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return f"exit code {code}{f': {last[:_MOST_OUTPUT]}' if last else ''}" if code else ""
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """The command and its children."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    return hook.run_command(words, deadline_s, text) if len(words) > 1 else "not a command"

@@ -92,11 +92,11 @@ def test_a_lost_node_trains_on_from_the_checkpoint_on_another_host_and_ends_with
 
 
 def test_drained_hosts_are_named_and_one_that_is_undrained_while_the_run_waits_gets_the_node(rooms: Rooms) -> None:
-    assert rooms.ccbed("drain", "h1", "h3", "--bed", "rooms", "--reason", "fan")[0] == 0
+    assert rooms.ccbed("set-aside", "h1", "h3", "--bed", "rooms", "--reason", "fan")[0] == 0
 
     def on_event(event: Event) -> None:
         if event.kind is RecoveryWaiting:
-            assert rooms.ccbed("undrain", "h3", "--bed", "rooms")[0] == 0
+            assert rooms.ccbed("set-aside", "h3", "--end", "--bed", "rooms")[0] == 0
 
     try:
         request = rooms.request(
@@ -105,10 +105,10 @@ def test_drained_hosts_are_named_and_one_that_is_undrained_while_the_run_waits_g
         made = ran(lifecycle.launch(request).directory, rooms)
     finally:
         for host in ("h1", "h3"):
-            rooms.ccbed("undrain", host, "--bed", "rooms")
+            rooms.ccbed("set-aside", host, "--end", "--bed", "rooms")
     (waiting,) = made.run.history.of(RecoveryWaiting)
     hosts = dict(waiting.data.hosts or {})
-    assert hosts["h1"].startswith("is drained since ")
+    assert hosts["h1"].startswith("is set aside since ")
     assert hosts["h1"].endswith(": fan")
     assert hosts["h2"] == "is where n1 was lost"
     assert made.run.history.of(RecoveryDecided)[0].data.hosts == {"n4": "h3"}

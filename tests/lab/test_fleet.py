@@ -166,24 +166,24 @@ def containers_of(desk: Desk, host: str) -> list[str]:
 
 def test_a_drained_host_may_be_switched_off(desk: Desk) -> None:
     bed = inventory(desk)
-    ccbed(desk, "drain", "h2", "--reason", "a fan is replaced")
+    ccbed(desk, "set-aside", "h2", "--reason", "a fan is replaced")
     suite = desk.folder / "mine.yml"
     suite.write_text("suite: mine\nseed: 3\ntrials:\n  - {trial: dp-ring, world: {nodes: 2}}\n")
     with desk.off("h2"):
-        assert "host h2 is drained since" in ccbed(desk, "up", bed).text
+        assert "host h2 is set aside since" in ccbed(desk, "up", bed).text
         line = ("nightly", suite, "--bed", "bad", "--runs-dir", desk.folder / "runs", "--json")
         text = ccbed(desk, *line).text
         document, _ = json.JSONDecoder().raw_decode(text, text.index("{"))
         assert [row["state"] for row in document["rows"]] == ["passed"]
         night = night_files.read_night(Path(document["directory"]))
         assert (set(night.drained), set(night.hosts)) == ({"n1"}, {"n0", "n2"})
-        assert "host h2 is drained" in ccbed(desk, "up", bed, "--limit", "h2", code=EXIT_USAGE).text
-    ccbed(desk, "undrain", "h2")
+        assert "host h2 is set aside" in ccbed(desk, "up", bed, "--limit", "h2", code=EXIT_USAGE).text
+    ccbed(desk, "set-aside", "h2", "--end")
     ccbed(desk, "up", bed)
     assert all(containers(desk).values())
-    assert [act for act in acts(desk) if "drain" in act[1]] == [
-        ("h2", "drain: a fan is replaced", "ok"),
-        ("h2", "undrain", "ok"),
+    assert [act for act in acts(desk) if "set-aside" in act[1]] == [
+        ("h2", "set-aside: a fan is replaced", "ok"),
+        ("h2", "set-aside: end h2", "ok"),
     ]
 
 

@@ -69,13 +69,13 @@ def test_a_container_that_is_killed_is_started_on_another_host(bed: Bed) -> None
 @slow
 def test_a_host_that_returns_is_room_for_its_node_where_no_other_has_any(bed: Bed) -> None:
     """The last host is drained; the lost one is powered on again while the run waits."""
-    code, output = ccbed(bed.state, "drain", "h3", "-i", str(bed.inventory), "--reason", "test")
+    code, output = ccbed(bed.state, "set-aside", "h3", "-i", str(bed.inventory), "--reason", "test")
     assert code == 0, output
     try:
         bed.trial(fault("power-off", for_s=6.0), policy="replace", batch=64)
         ran = waiting(bed, "--nodes", "2", "--replace-wait", "90s")
     finally:
-        ccbed(bed.state, "undrain", "h3", "-i", str(bed.inventory))
+        ccbed(bed.state, "set-aside", "h3", "--end", "-i", str(bed.inventory))
     assert ran.code == EXIT_PASS, ran.output
     assert ran.first("recovery.waiting").value["hosts"]["h2"] == "does not respond"
     assert ran.first("recovery.decided").value["hosts"] == {"n1": "h2"}

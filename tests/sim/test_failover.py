@@ -465,10 +465,10 @@ def test_a_spare_that_is_missing_because_of_a_quarantine_is_no_finding_about_the
     bed, book, plan = world.bed(), world.Memory(), world.plan(trial)
     if is_quarantined:
         nodes = {**plan.nodes, "n1": replace(plan.nodes["n1"], role="spare")}
-        placement = Placement(quarantined={"n9": "is in quarantine since a night"})
+        placement = Placement(quarantined={"n9": "is set aside since a night"})
         plan = replace(plan, nodes=nodes, placement=placement, substitutes={"n9": "n1"})
     world.loop(trial, plan, bed, book).run()
     lost = "lost n3; no policy of ['spare'] can replace n3"
-    used = "; the spare n1 has the place of n9, which is in quarantine since a night"
+    used = "; the spare n1 has the place of n9, which is set aside since a night"
     wanted = (lost + used, "infrastructure") if is_quarantined else (lost, "finding")
     assert (end(book)["reason"], end(book)["kind"]) == wanted

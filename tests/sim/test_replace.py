@@ -119,14 +119,14 @@ def test_a_host_that_is_lost_is_replaced_and_what_returns_there_does_nothing_in_
 
 def test_hosts_that_are_full_drained_lost_or_refused_by_the_plan_are_named_with_their_reasons() -> None:
     made, b = trial(world.crash(2)), bed()
-    drains = {"h0": "is drained since noon by eve@desk: fan"}
+    drains = {"h0": "is set aside since noon by eve@desk: fan"}
     book = run(made, b, plan(made, h3="has n3, which is in quarantine"), lambda: drains)
     assert end(book)["outcome"] == "failed"
     assert end(book)["kind"] == "finding"
     (refused,) = of(book, RecoveryRefused)
     assert refused.data.reason == (
         "no policy of ['replace'] can replace n2: no other host has room: "
-        "h0 is drained since noon by eve@desk: fan; h1 is full (n1); h2 is where n2 was lost; h3 has n3, which is in quarantine"
+        "h0 is set aside since noon by eve@desk: fan; h1 is full (n1); h2 is where n2 was lost; h3 has n3, which is in quarantine"
     )
     assert not [event for event in of(book, NodeApply) if event.node in ROOM]
     assert_as_up_left_it(b)

@@ -240,7 +240,7 @@ def clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
 
 
 @pytest.mark.parametrize(
-    "args", ["up", "up --dry-run", "plan", "down", "drain localhost --reason x -i", "run dp-ring -i"]
+    "args", ["up", "up --dry-run", "plan", "down", "set-aside localhost --reason x -i", "run dp-ring -i"]
 )
 def test_another_inventory_that_claims_the_name_of_a_bed_is_refused(clusters: Desk, args: str) -> None:
     before, commands = dict(clusters.bed.nodes), list(clusters.bed.commands)

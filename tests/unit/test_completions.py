@@ -72,7 +72,7 @@ def desk(ccbed: Desk) -> Desk:
         ("stat", {"status"}),
         ("status --js", {"--json"}),
         ("heal ", {"local"}),
-        ("drain loc", {"localhost"}),
+        ("set-aside loc", {"localhost"}),
         ("down local --limit loc", {"localhost"}),
         ("down local --limit localhost,l", {"localhost,localhost"}),
         ("run --bed ", {"local"}),

@@ -302,7 +302,7 @@ def test_every_act_is_recorded_with_its_host_who_when_and_how_it_ended(
     ccbed("up")
     fleet.broken = ()
     ccbed("up")
-    ccbed("drain", "h3", "--reason", "a fan")
+    ccbed("set-aside", "h3", "--reason", "a fan")
     ccbed("down")
     rows = [json.loads(line) for line in (tmp_path / audited.FILE).read_text().splitlines()]
     assert [(row["host"], row["act"], row["result"]) for row in rows] == [
@@ -310,7 +310,7 @@ def test_every_act_is_recorded_with_its_host_who_when_and_how_it_ended(
         ("h2", "up: create n1", "failed: node n1: no memory left"),
         ("h3", "up: create n2 n3", audited.UNKNOWN),
         ("h2", "up: create n1", audited.OK),
-        ("h3", "drain: a fan", audited.OK),
+        ("h3", "set-aside: a fan", audited.OK),
         *((host, "down", audited.OK) for host in ("h1", "h2", "h3")),
     ]
     assert {(row["user"], row["bed"]) for row in rows} == {(audited.user(), "lab")}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.model.events import ProbeDone, ProbeFigure
-from orchestrator.nightly.app import probe
+from orchestrator.nightly.app import node_probing
 from orchestrator.nightly.baselines import Baseline, Floor
 from orchestrator.nightly.node_check import Checked, judge
 
@@ -76,8 +76,8 @@ def test_a_figure_fails_only_when_it_is_measured_twice(
     monkeypatch: pytest.MonkeyPatch, again: float, outcome: str
 ) -> None:
     values = [30.0, again]
-    monkeypatch.setattr(probe, "_measure", lambda *_: (gemm(values.pop(0)),))
-    checked = probe._check(("gemm",), HARDWARE, [baseline()], 60.0)
+    monkeypatch.setattr(node_probing, "_measure", lambda *_: (gemm(values.pop(0)),))
+    checked = node_probing._check(("gemm",), HARDWARE, [baseline()], 60.0)
     assert (checked.outcome, values) == (outcome, [])
     assert checked.reason.startswith("gemm float32 30 TFLOP/s, floor 40")
 
@@ -92,13 +92,13 @@ def test_a_prolog_stops_a_job_for_a_defect_alone_and_drains_the_node_with_the_re
         calls.append(argv)
         return subprocess.CompletedProcess(argv, 0, "", "")
 
-    monkeypatch.setattr(probe, "_check", lambda *_: Checked(outcome=outcome, reason="gemm is slow"))  # type: ignore[arg-type]
+    monkeypatch.setattr(node_probing, "_check", lambda *_: Checked(outcome=outcome, reason="gemm is slow"))  # type: ignore[arg-type]
     monkeypatch.setattr("shutil.which", lambda name, **_: f"/usr/bin/{name}")
     monkeypatch.setattr("subprocess.run", scontrol)
     monkeypatch.setenv("SLURMD_NODENAME", "gpu7")
     session: object = None
     codes = [
-        probe.run(session, probe.ProbeRequest(prolog=is_prolog, baselines=tmp_path)).code  # type: ignore[arg-type]
+        node_probing.run(session, node_probing.ProbeRequest(prolog=is_prolog, baselines=tmp_path)).code  # type: ignore[arg-type]
         for is_prolog in (False, True)
     ]
     assert codes == [plain, prolog]

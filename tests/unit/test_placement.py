@@ -28,7 +28,7 @@ from .fake_bed import FakeProvider
 from .test_plan import planned, trial
 
 NIGHT = "2026-01-05T02-00-00Z-night-standard-0005"
-REASON = f"is in quarantine since {NIGHT}: gemm 80 is worse than its floor 90"
+REASON = f"is set aside since {NIGHT}: gemm 80 is worse than its floor 90"
 #: Six nodes and two spares: n6 and n7.
 LARGE = "all:\n  hosts: {localhost: {ansible_connection: local}}\n  vars: {ccbed_nodes: 6, ccbed_spares: 2}\n"
 
@@ -68,13 +68,13 @@ def test_too_few_nodes_are_one_error_with_the_reason_and_both_next_steps() -> No
     [problem] = caught.value.problems
     assert "trial t needs 4 nodes; bed local has 3 that may be used" in problem
     assert f"n1, n2: each {REASON}" in problem and problem.count(REASON) == 1
-    assert "ccbed quarantine --bed local --release n1" in caught.value.hint
+    assert "ccbed set-aside n1 --end --bed local" in caught.value.hint
     assert "--include-quarantined" in caught.value.hint
     assert caught.value.exit_code == EXIT_INFRASTRUCTURE
 
 
 def test_a_fault_that_aims_at_a_node_in_quarantine_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"n2 is in quarantine since .*, so that it takes no part"):
+    with pytest.raises(UsageError, match=r"n2 is set aside since .*, so that it takes no part"):
         planned(trial("world: {nodes: 4}", fail="n2"), placement=without("n2"))
     assert planned(trial("world: {nodes: 4}", fail="2"), placement=without("n2")).slots[2] == "n4"
 
@@ -83,9 +83,7 @@ def test_a_fault_that_aims_at_a_spare_is_refused_where_the_spare_has_a_slot() ->
     """It was meant for an idle node, and would end a rank."""
     idle = trial("world: {nodes: 4}", fail="n4")
     assert planned(idle).spares == ("n4",)
-    with pytest.raises(
-        UsageError, match=r"f0 \(crash-node\): n4 .* takes the place of n1, which is in quarantine since"
-    ):
+    with pytest.raises(UsageError, match=r"f0 \(crash-node\): n4 .* takes the place of n1, which is set aside since"):
         planned(idle, placement=without("n1"))
 
 
@@ -165,12 +163,12 @@ def test_nodes_in_quarantine_are_used_on_purpose_only(console: Console) -> None:
 def test_a_damaged_file_starts_no_run(console: Console, damage: str) -> None:
     console.accuse("n1")
     console.file.write_text(damage)
-    for line in (("run", "dp-ring"), ("nightly", "quick"), ("quarantine",)):
+    for line in (("run", "dp-ring"), ("nightly", "quick"), ("set-aside",)):
         code, output = console.run(
-            *line, *([] if line[0] == "quarantine" else ["--runs-dir", str(console.root / "runs")])
+            *line, *([] if line[0] == "set-aside" else ["--runs-dir", str(console.root / "runs")])
         )
         assert code == EXIT_INFRASTRUCTURE
-        assert "which nodes are in quarantine is not known" in output
+        assert "what is set aside is not known" in output
         assert str(console.file) in output
     assert not console.requests
 
@@ -287,5 +285,5 @@ def test_a_night_names_the_machines_of_its_nodes(console: Console) -> None:
     document = json.loads(plan.read_text())
     assert set(document["hosts"].values()) | set(document["spares"].values()) == {"gpu17"}
     console.accuse("n1")  # on localhost, which is another machine
-    _, output = console.run("quarantine")
+    _, output = console.run("set-aside")
     assert "n1@localhost" in output

@@ -13,7 +13,7 @@ import click
 import pytest
 
 from orchestrator.app import check, down, leftovers, listing, requests, resume, run, starters, up
-from orchestrator.app.hosts import drains, exec_, images
+from orchestrator.app.hosts import exec_, images, set_aside
 from orchestrator.app.recorded import bundles, compare, logs, report, watch
 from orchestrator.app.requests import DownRequest, OneBedRequest, PlanRequest, RunRequest, TrialRef, UpRequest
 from orchestrator.app.session import Session
@@ -23,9 +23,8 @@ from orchestrator.jobs.app import checkpoints, judged_records
 from orchestrator.model import codec
 from orchestrator.model.errors import UsageError
 from orchestrator.model.launch import Request, Result
-from orchestrator.nightly.app import floors, nights, probe, recorded_runs, sweep
-from orchestrator.nightly.app.request import AcceptRequest, NightRequest
-from orchestrator.nightly.app.sweep_request import SweepRequest
+from orchestrator.nightly.app import accepted_floors, night_runs, node_probing, recorded_runs, sweep_rounds
+from orchestrator.nightly.app.night_requests import AcceptRequest, NightRequest, SweepRequest
 
 from .beds import LOCAL
 from .fake_bed import FakeProvider
@@ -35,13 +34,13 @@ REQUESTS: dict[str, type] = {
     "run": RunRequest, "up": UpRequest, "down": DownRequest, "sweep": SweepRequest, "nightly": NightRequest, "size": SizeRequest,
     "plan": PlanRequest, "doctor": PlanRequest, "status": OneBedRequest, "heal": OneBedRequest,
     "resume": resume.ResumeRequest, "check": check.CheckRequest, "list": listing.ListRequest, "prune": leftovers.PruneRequest,
-    "drain": drains.DrainRequest, "undrain": drains.UndrainRequest, "quarantine": drains.QuarantineRequest,
+    "set-aside": set_aside.SetAsideRequest,
     "exec": exec_.ExecRequest, "image build": images.BuildRequest, "image list": images.ListRequest,
-    "accept": AcceptRequest, "baseline accept": floors.AcceptFloorsRequest, "baseline show": floors.ShowFloorsRequest,
+    "accept": AcceptRequest, "baseline accept": accepted_floors.AcceptFloorsRequest, "baseline show": accepted_floors.ShowFloorsRequest,
     "runs": recorded_runs.RunsRequest, "runs prune": leftovers.PruneRunsRequest, "trend": recorded_runs.TrendRequest,
     "init": starters.InitRequest, "bundle export": bundles.ExportRequest, "bundle verify": bundles.VerifyRequest,
     "bundle sign": bundles.SignRequest, "checkpoint check": checkpoints.CheckpointRequest, "compare": compare.CompareRequest,
-    "probe": probe.ProbeRequest, "judge": judged_records.JudgeRequest,
+    "probe": node_probing.ProbeRequest, "judge": judged_records.JudgeRequest,
     "logs": logs.LogsRequest, "report": report.ReportRequest, "watch": watch.WatchRequest,
 }  # fmt: skip
 #: Verbs of the command line itself: they have no use case, or only verbs below them.
@@ -243,7 +242,7 @@ def test_a_bad_value_is_one_error_of_the_use_case_and_nothing_is_started(
     desk: Desk, request_: Any, problem: str
 ) -> None:
     cases: dict[type, Any] = {
-        RunRequest: run.run, SweepRequest: sweep.run, NightRequest: nights.run, DownRequest: down.run, UpRequest: up.run,
+        RunRequest: run.run, SweepRequest: sweep_rounds.run, NightRequest: night_runs.run, DownRequest: down.run, UpRequest: up.run,
     }  # fmt: skip
     up.run(desk.session(), UpRequest(inventory=Path("local.yml")))
     with pytest.raises(UsageError) as raised:

@@ -108,10 +108,10 @@ def test_another_policy_plans_no_replacement() -> None:
 def test_hosts_that_must_get_no_node_are_named_with_the_reason() -> None:
     plan = made(
         trial("world: {nodes: 2}\nrecovery: {policy: replace, replace_wait: 1s}"),
-        placement=Placement(quarantined={"n2": "is in quarantine since night-2: slow"}),
+        placement=Placement(quarantined={"n2": "is set aside since night-2: slow"}),
         gaps=(Gap(nodes=frozenset({"n4"}), other_nodes=None, reason="h1 cannot write there"),),
     )
-    assert plan.hosts["h3"] == "has n2, which is in quarantine since night-2: slow"
+    assert plan.hosts["h3"] == "has n2, which is set aside since night-2: slow"
     assert plan.hosts["h1"] == "does not share /state/beds/rooms/shared: h1 cannot write there"
     assert plan.replacements == ()
 

@@ -185,7 +185,7 @@ max-unavailable memory-mib metric microbatches nic-mib night nnodes node noise n
 optimizer outcome over passes plots pp precision precision-s prepare probe probe-s probe-spares probes quick quiet rank
 ranks-per-node reason rebuild recompute recovery reference repeat repeat-s repeats replace-wait require reshard rounds save-grace-s scatter
 secret seed sequence sequence-parallel shares since sizes start step-min-ms step-regex steps stop-at strategy style systems
-table tag tee timeout timeout-s tokens topk tp trial verbose verify vocabulary wait wall warmup world zero
+table tag tee timeout timeout-s tokens topk tp trial until verbose verify vocabulary wait wall warmup world zero
 """
 HARMLESS = set(_HARMLESS.split())
 #: Parameters with the name of an option that is in another class.

@@ -5,6 +5,7 @@ A node is known by its host, as in ``nightly/identity.py``: the bed may give its
 
 from __future__ import annotations
 
+import datetime
 import fcntl
 import os
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -72,20 +73,25 @@ class Entry:
 
     @property
     def reason(self) -> str:
-        return f"is in quarantine since {self.since.night}: {self.last.reason}"
+        return f"is set aside since {self.since.night}: {self.last.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """A host on which no node is placed. ``by``: user@machine; ``since``: UTC, in ISO 8601."""
+    """A host on which no node is placed. ``by``: user@machine; ``since``, ``until``: UTC, in ISO 8601; ``until``: empty without an end."""
 
     by: str
     since: str
     reason: str
+    until: str = ""
 
     @property
     def text(self) -> str:
-        return f"is drained since {self.since} by {self.by}: {self.reason}"
+        until = f" until {self.until}" if self.until else ""
+        return f"is set aside since {self.since}{until} by {self.by}: {self.reason}"
+
+    def is_over(self, now: datetime.datetime) -> bool:
+        return bool(self.until) and datetime.datetime.fromisoformat(self.until) <= now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,18 +136,22 @@ def _entry(counted: Sequence[Offence]) -> Entry | None:
 
 
 def read(workdir: Path) -> Quarantine:
-    """That of a bed; empty without a file. Raises InfrastructureError for a damaged one: which nodes are healthy is then not known."""
+    """That of a bed, without drains whose time is over; empty without a file. Raises InfrastructureError for a damaged one: which nodes are
+    healthy is then not known.
+    """
     file = workdir / FILE
     try:
         if not file.exists():
             return Quarantine()
         quarantine: Quarantine = paths.built(Quarantine, workdir, FILE)
-        return quarantine
+        now = datetime.datetime.now(datetime.UTC)
+        in_force = {host: drain for host, drain in quarantine.drained.items() if not drain.is_over(now)}
+        return replace(quarantine, drained=in_force)
     except (paths.TornBundleError, OSError) as error:
         problems = error.problems if isinstance(error, paths.TornBundleError) else (f"{file}: {error.strerror}",)
         raise InfrastructureError(
-            *(f"which nodes are in quarantine is not known: {problem}" for problem in problems),
-            hint=f"restore {file}, or remove it: then no node of the bed is in quarantine, and no host is drained",
+            *(f"what is set aside is not known: {problem}" for problem in problems),
+            hint=f"restore {file}, or remove it: then nothing of the bed is set aside",
         ) from None
 
 
@@ -183,17 +193,6 @@ def assign_number(workdir: Path, least: int = 1) -> int:
     return number
 
 
-def release(workdir: Path, node: str, present: Nodes) -> None:
-    """Raises UsageError for a node that is not in quarantine."""
-    with _changing(workdir) as quarantine:
-        nodes = quarantine.nodes(present)
-        if node not in nodes:
-            raise UsageError(f"{node} is not in quarantine", hint=f"in quarantine: {', '.join(nodes) or 'no node'}")
-        own = (offence.machine for offence in quarantine.offences if offence.present_node(present) == node)
-        released = {**quarantine.released, **dict.fromkeys(own, nodes[node].last.number)}
-        _write(workdir, replace(quarantine, released=released))
-
-
 def drain(workdir: Path, hosts: Iterable[str], new: Drain) -> tuple[str, ...]:
     """Record the drains; the hosts that were not drained before. Raises InfrastructureError."""
     with _changing(workdir) as quarantine:
@@ -202,17 +201,20 @@ def drain(workdir: Path, hosts: Iterable[str], new: Drain) -> tuple[str, ...]:
     return added
 
 
-def undrain(workdir: Path, hosts: Iterable[str]) -> dict[str, Drain]:
-    """Remove the drains, and return them. Raises UsageError for hosts that are not drained."""
+def end(workdir: Path, hosts: Sequence[str], names: Sequence[str], present: Nodes) -> None:
+    """Remove the drains of hosts, and take nodes out of quarantine. Raises UsageError for what is not set aside, and changes nothing."""
     with _changing(workdir) as quarantine:
-        ended = tuple(hosts)
-        others = [host for host in ended if host not in quarantine.drained]
+        nodes = quarantine.nodes(present)
+        others = [name for name in hosts if name not in quarantine.drained] + [
+            name for name in names if name not in nodes
+        ]
         if others:
-            listed = ", ".join(quarantine.drained) or "no host"
-            raise UsageError(*(f"{host} is not drained" for host in others), hint=f"drained: {listed}")
-        kept = {host: drain for host, drain in quarantine.drained.items() if host not in ended}
-        _write(workdir, replace(quarantine, drained=kept))
-    return {host: quarantine.drained[host] for host in ended}
+            listed = ", ".join((*quarantine.drained, *nodes)) or "nothing"
+            raise UsageError(*(f"{name} is not set aside" for name in others), hint=f"set aside: {listed}")
+        drained = {host: drain for host, drain in quarantine.drained.items() if host not in hosts}
+        offences = ((offence, offence.present_node(present)) for offence in quarantine.offences)
+        released = {offence.machine: nodes[node].last.number for offence, node in offences if node in names}
+        _write(workdir, replace(quarantine, drained=drained, released={**quarantine.released, **released}))
 
 
 @contextmanager
@@ -254,7 +256,7 @@ def lines(workdir: Path, present: Nodes, known: Container[str] = ()) -> tuple[st
     except InfrastructureError as error:
         return tuple(error.problems)
     return tuple(
-        f"{node} {entry.reason}     release it: ccbed quarantine --bed {workdir.name} --release {node}"
+        f"{node} {entry.reason}     end it: ccbed set-aside {node} --end --bed {workdir.name}"
         for node, entry in nodes.items()
         if node in present.hosts and node not in known
     )

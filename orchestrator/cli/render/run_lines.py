@@ -223,7 +223,7 @@ class RunLines:
 
     def _hosts_drained(self, event: Event[events.HostsDrained]) -> Iterator[Line]:
         texts = [f"{host} {reason}" for host, reason in event.data.hosts.items()]
-        yield self._line(event, "drains", "; ".join(texts) or "no host is drained any longer")
+        yield self._line(event, "drains", "; ".join(texts) or "no host is set aside any longer")
 
     def _recovery_refused(self, event: Event[events.RecoveryRefused]) -> Iterator[Line]:
         self._is_refused = True

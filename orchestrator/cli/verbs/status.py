@@ -40,7 +40,7 @@ def _show(terminal: Terminal, bed: Status) -> None:
     bed_view.table(terminal, spec, bed.status, bed.drained)
     terminal.lines(f"  reboot    {text}" for text in bed_view.after_reboot(bed.status))
     for host, drain in bed.drained.items():
-        terminal.line(f"  host {host} {drain.text}     end it: {beds.undrain_command(spec, host)}")
+        terminal.line(f"  host {host} {drain.text}     end it: {beds.end_command(spec, host)}")
     terminal.lines(f"  host {host}: {reason}" for host, reason in bed.unreached.items())
     terminal.lines(
         f"  host {departed.host.name}: no longer in the inventory; to end its processes: {up}"

@@ -127,13 +127,13 @@ def _too_few(trial: Trial, bed: BedSpec, placement: Placement, count: int) -> In
         f"{', '.join(names)}{': each' * (len(names) > 1)} {reason}" for reason, names in names_by_reason.items()
     )
     quarantined = [name for name in excluded if name in placement.quarantined]
-    hints = [f"ccbed quarantine --bed {bed.name} --release {quarantined[0]}, if it was repaired"] if quarantined else []
+    hints = [f"ccbed set-aside {quarantined[0]} --end --bed {bed.name}, if it was repaired"] if quarantined else []
     if quarantined:
         hints.append(f"or give it ranks all the same: {INCLUDE}")
     elif not excluded or not set(excluded) <= set(placement.drained):
         hints.append(f"repair it, then: ccbed up {bed.inventory}")
     hosts = dict.fromkeys(bed.node(name).host for name in excluded if name in placement.drained)
-    hints += [f"ccbed undrain {' '.join(hosts)} -i {bed.inventory}"] if hosts else []
+    hints += [f"ccbed set-aside {' '.join(hosts)} --end -i {bed.inventory}"] if hosts else []
     return InfrastructureError(
         f"trial {trial.name} needs {trial.world.nodes} nodes; bed {bed.name} has {count} that may be used: {reasons}",
         hint="\n".join(hints),

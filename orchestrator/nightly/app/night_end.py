@@ -17,8 +17,8 @@ from .. import rows as night_rows
 from ..identity import Nodes
 from ..night_judgement import NightJudgement, suspects_of
 from ..suite import ALL, Night, Row
-from .finished import Finished
-from .request import NightRequest
+from .night_requests import NightRequest
+from .night_results import Finished
 
 if TYPE_CHECKING:
     from ..gates.nights import Record

@@ -25,7 +25,6 @@ from ...model.frozen import dataclass, field
 from ...model.launch import Result
 from ...model.plan import Placement
 from ...model.trial import Trial
-from ...run import judging
 from ...store import beds, bundle, paths, secrets
 from .. import bundle_records, night_files, parse_suite, selector, sweeps
 from ..baselines import Baseline
@@ -208,7 +207,7 @@ class NightTrials:
         if beds.read(self.session.state, self.bed.name) is None:
             return f"bed {self.bed.name} was taken down during the night (ccbed down)"
         if len(bed_inputs.drained_nodes(self.bed)) == len(self.bed.nodes):
-            return f"every host of bed {self.bed.name} was drained during the night (ccbed drain)"
+            return f"every host of bed {self.bed.name} was set aside during the night (ccbed set-aside)"
         return ""
 
     def restore(self) -> Mapping[str, str]:
@@ -301,17 +300,11 @@ class NightTrials:
             raise TooFewNodesError(*error.problems) from None
 
     def _launch(self, cell: Cell, repeat: int, open_run: str, begun: list[str], again: str) -> Result:
-        directory = self.directory / RUNS / open_run
-        state = repeats.stage(directory) if open_run else "none"
-        if state == "none":
-            return self._run(cell, repeat, None, begun, again)
-        if state == "closed":
-            return judging.conclude(self.session.catalogue, directory, read_only=True)
-        try:
-            return self._run(cell, repeat, directory, begun, again)
-        except (errors.UsageError, paths.TornBundleError):
-            self._heal()  # it cannot be resumed, because its bed was brought up again: run the repeat anew
-            return self._run(cell, repeat, None, begun, again)
+        """A run that cannot be resumed, because its bed was brought up again, is healed and run anew."""
+        opened = self.directory / RUNS / open_run if open_run else None
+        return repeats.finish_or_run(
+            self.session, opened, lambda resumed: self._run(cell, repeat, resumed, begun, again), self._heal
+        )
 
     def _run(self, cell: Cell, repeat: int, resume: Path | None, begun: list[str], again: str) -> Result:
         session, bed = self.session, self._bed

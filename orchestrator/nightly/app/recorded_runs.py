@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,11 +14,13 @@ from ...app.requests import argument, option, runs_directory
 from ...app.session import Session
 from ...core.spec import values
 from ...model.errors import EXIT_UNKNOWN, CcbedError, UsageError
-from ...model.frozen import dataclass
+from ...model.frozen import dataclass, replace
 
 if TYPE_CHECKING:
-    from ..index.entries import RunEntry, Trend
+    from ..index.entries import NightEntry, RunEntry, Trend
     from ..index.store import Index
+    from ..night_judgement import NightJudgement
+    from ..suite import Night
 
 _PICTURES = (".svg", ".png")
 
@@ -86,10 +89,13 @@ class TrendRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trends:
-    """Trends, and notes of the index. ``error``: why there is none."""
+    """Trends, and notes of the index. ``newest``: the newest night of each bed, with what it says of these trends. ``error``: why there
+    is none.
+    """
 
     trends: tuple[Trend, ...]
     notes: tuple[str, ...]
+    newest: tuple[tuple[Night, NightJudgement], ...] = ()
     error: CcbedError | None = None
 
 
@@ -107,12 +113,32 @@ def trends(session: Session, request: TrendRequest) -> Trends:
         if not matching and request.metric is None:
             matching = opened.trend(None, request.name, since_s=since_s, node=node, bed=bed)
         error = None if matching else _unknown(opened, request)
-        return Trends(trends=tuple(matching), notes=tuple(opened.notes), error=error)
+        newest = tuple(_newest(opened.nights(), matching))
+        return Trends(trends=matching, notes=opened.notes, newest=newest, error=error)
+
+
+def _newest(nights: Iterable[NightEntry], matching: Iterable[Trend]) -> Iterator[tuple[Night, NightJudgement]]:
+    """The newest judged night of each bed, with its findings on these trends. One that cannot be read is a note of the index."""
+    from .. import night_files
+
+    figures = {(trend.bed, trend.metric.name, trend.key, node) for trend in matching for node in trend.nodes}
+    by_bed = {
+        entry.bed: entry for entry in sorted(nights, key=lambda entry: entry.number) if entry.number and entry.outcome
+    }
+    for bed, entry in sorted(by_bed.items()):
+        with suppress(CcbedError, OSError):
+            judgement = night_files.read_judgement(Path(entry.directory))
+            findings = [
+                judged for judged in (judgement.findings if judgement else ())
+                if (bed, judged.finding.metric, judged.key, judged.finding.node or "") in figures
+            ]  # fmt: skip
+            if judgement and findings:
+                yield night_files.read_night(Path(entry.directory)), replace(judgement, findings=tuple(findings))
 
 
 def _unknown(runs: Index, request: TrendRequest) -> UnknownTrendError:
     """Why there is no trend: no night, no such name, or filters that exclude all nights."""
-    known, name = runs.metrics(), request.name
+    known, name = sorted({(trend.trial, trend.metric.name) for trend in runs.trend()}), request.name
     if not known:
         return UnknownTrendError(
             f"{short_path(request.runs_dir)}: no recorded night with measurements yet",

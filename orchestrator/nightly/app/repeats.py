@@ -92,15 +92,9 @@ class Repeats:
         return runner.Attempt(run=result.run, exit=result.code)
 
     def _launch(self, reason: str, open_run: str) -> Result:
-        """``open_run``: a run without a row, which an earlier process began; one that has ended is only judged."""
-        directory = self.directory / RUNS / open_run
-        reached = stage(directory) if open_run else "none"
-        if reached == "closed":
-            return judging.conclude(self.session.catalogue, directory, read_only=True)
-        if reached != "none":
-            with suppress(UsageError, paths.TornBundleError):  # abandoned: the repeat is run anew
-                return self.once(self.directory / RUNS, reason, directory)
-        return self.once(self.directory / RUNS, reason, None)
+        runs = self.directory / RUNS
+        opened = runs / open_run if open_run else None
+        return finish_or_run(self.session, opened, lambda resumed: self.once(runs, reason, resumed))
 
     def _interrupted(self, *problems: str) -> Interrupted:
         return Interrupted(*problems, hint=f"ccbed resume {short_path(self.directory)}")
@@ -169,10 +163,23 @@ def _begun(session: Session, request: RunRequest, placed: run_one.CheckedTrial) 
     return begin(session, bed, "run", (cell,), request.output.runs_dir, command)
 
 
-def stage(directory: Path) -> bundle.Stage:
-    """How far a run is that an earlier process began: ``none``, to be run anew, if it never began or was abandoned."""
-    end = bundle.read_history(directory).last(RunEnd) if bundle.stage(directory) != "none" else None
-    return "none" if end is not None and end.data.outcome == "interrupted" else bundle.stage(directory)
+def finish_or_run(
+    session: Session, opened: Path | None, once: Callable[[Path | None], Result], on_lost: Callable[[], None] = lambda: None
+) -> Result:  # fmt: skip
+    """Judge the run that an earlier process began if it has ended, else resume it; run anew if there is none, it never began or was
+    abandoned. ``once``: resumes a run, or begins one; ``on_lost``: called where the run cannot be resumed, before it is run anew.
+    """
+    reached = bundle.stage(opened) if opened else "none"
+    end = bundle.read_history(opened).last(RunEnd) if opened and reached != "none" else None
+    if opened is None or reached == "none" or (end is not None and end.data.outcome == "interrupted"):
+        return once(None)
+    if reached == "closed":
+        return judging.conclude(session.catalogue, opened, read_only=True)
+    try:
+        return once(opened)
+    except (UsageError, paths.TornBundleError):
+        on_lost()
+        return once(None)
 
 
 def has_ended(directory: Path) -> bool:

@@ -15,7 +15,7 @@ from ...model.errors import UsageError
 from ...store import paths, shipped
 from .. import parse_suite
 from ..suite import Suite
-from .request import NightRequest
+from .night_requests import NightRequest
 
 _SUFFIXES = (".yml", ".yaml")
 

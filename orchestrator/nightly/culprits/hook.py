@@ -120,27 +120,38 @@ def argv(command: str, culprit: Accused, night: Night, evidence: Path) -> list[s
 
 
 def call(words: Sequence[str], deadline_s: float = DEADLINE_S) -> str:
-    """Run a command; an empty text, or why it failed. It never changes the verdict.
+    """Run a command; an empty text, or why it failed. It never changes the verdict."""
+    reason = run_command(words, deadline_s)
+    return f"{words[0]}: {reason}" if reason else ""
 
-    Its errors go to a file: a background process that it leaves behind must not count as its own time.
+
+def run_command(words: Sequence[str], deadline_s: float, content: bytes = b"") -> str:
+    """Run a command of the user with ``content`` as its input; an empty text, or why it failed. With its children it ends at the deadline.
+
+    Files instead of pipes: a background process that it leaves behind must not count as its own time.
     """
-    with tempfile.TemporaryFile() as output:
+    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as errors:
+        stdin.write(content)
+        stdin.seek(0)
         try:
             process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=output, start_new_session=True
+                words, stdin=stdin, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
             )
         except (OSError, ValueError) as error:
-            return f"{words[0]}: {error.strerror if isinstance(error, OSError) else error}"
+            return (error.strerror if isinstance(error, OSError) else "") or type(error).__name__
         try:
             process.wait(deadline_s)
-        except subprocess.TimeoutExpired:
+        except BaseException as error:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            return f"{words[0]}: did not end within {deadline_s:g} s"
-        output.seek(max(0, output.seek(0, os.SEEK_END) - _TAIL))
-        text = " ".join(output.read().decode(errors="replace").split())
-    return f"{words[0]}: exit code {process.returncode}{f': {text}' if text else ''}" if process.returncode else ""
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            return f"did not end within {deadline_s:g} s"
+        errors.seek(max(0, errors.seek(0, os.SEEK_END) - _TAIL))
+        lines = errors.read().decode(errors="replace").splitlines()
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f"exit code {process.returncode}{f': {last}' if last else ''}" if process.returncode else ""
 
 
 def handle(

@@ -1,10 +1,11 @@
-"""What the index answers: nights, runs and trends."""
+"""What the index has of a run and of a night, and what it answers: lists and trends."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ...model.frozen import dataclass, field
+from ..suite import Row
 
 if TYPE_CHECKING:
     from ..gates.nights import Key, Metric
@@ -25,6 +26,13 @@ class NightEntry:
     exit: int | None = None
     sentence: str = ""
     runs: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NightContent(NightEntry):
+    """A night as it is stored: its ``directory`` is relative. ``rows``: of those that have a run."""
+
+    rows: tuple[Row, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +61,7 @@ class RunEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrendPoint:
-    """A night of a trend. ``value``: the median of the finite values, None without one. ``values``: of all repeats, in order."""
+    """A night of a trend. ``value``: the median of its passes, None without one. ``values``: of all passes, in order."""
 
     night: int
     name: str
@@ -77,12 +85,3 @@ class Trend:
     @property
     def nodes(self) -> tuple[str, ...]:
         return tuple(sorted({point.node for point in self.points}))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refreshed:
-    """How many directories were read and removed, and how many that cannot be read there are."""
-
-    read: int = 0
-    removed: int = 0
-    skipped: int = 0

@@ -11,7 +11,8 @@ from typing import NamedTuple
 NIGHT, JOURNAL, FINDINGS, RUNS = "night.json", "night.jsonl", "findings.json", "runs"
 TRIAL, HISTORY, VERDICTS, MANIFEST = "trial.json", "history.jsonl", "verdicts.json", "manifest-sha256.txt"
 _OF_NIGHT = (NIGHT, JOURNAL, FINDINGS, MANIFEST)
-_OF_OPEN_BUNDLE = (MANIFEST, VERDICTS, HISTORY)
+#: A run that is not sealed still writes its history.
+_OF_BUNDLE = (MANIFEST, VERDICTS, HISTORY)
 
 
 #: 30,000 times: objects of paths would take longer than the kernel.
@@ -32,7 +33,7 @@ def entries(runs: Path, known: Container[str] = ()) -> Iterator[Entry]:
     for name in _directories(runs):
         path = f"{runs}/{name}"
         if name in known or _exists(f"{path}/{TRIAL}"):
-            yield Entry(name, False, _bundle_signature(path))
+            yield Entry(name, False, _signature(path, _OF_BUNDLE))
         elif _exists(f"{path}/{NIGHT}"):
             yield Entry(name, True, _signature(path, _OF_NIGHT))
             yield from _bundles(runs, name, known)
@@ -42,7 +43,7 @@ def _bundles(runs: Path, night: str, known: Container[str]) -> Iterator[Entry]:
     for name in _directories(runs / night / RUNS):
         directory = f"{night}/{RUNS}/{name}"
         if directory in known or _exists(f"{runs}/{directory}/{TRIAL}"):
-            yield Entry(directory, False, _bundle_signature(f"{runs}/{directory}"), night)
+            yield Entry(directory, False, _signature(f"{runs}/{directory}", _OF_BUNDLE), night)
 
 
 def _directories(parent: Path) -> list[str]:
@@ -56,18 +57,6 @@ def _directories(parent: Path) -> list[str]:
             )
     except FileNotFoundError:
         return []
-
-
-def _bundle_signature(path: str) -> str:
-    """Of a sealed and judged bundle in one go: there are thousands. A run that is not sealed still writes its history."""
-    try:
-        directory, seal, verdicts = _stat_file(path), _stat_file(f"{path}/{MANIFEST}"), _stat_file(f"{path}/{VERDICTS}")
-    except OSError:
-        return _signature(path, _OF_OPEN_BUNDLE)
-    return (
-        f"{directory.st_mtime_ns}:{seal.st_mtime_ns}-{seal.st_size}-{seal.st_ino}"
-        f":{verdicts.st_mtime_ns}-{verdicts.st_size}-{verdicts.st_ino}"
-    )
 
 
 def _signature(path: str, names: tuple[str, ...]) -> str:

@@ -10,8 +10,8 @@ from ...app.places import duration, short_path
 from ...cli.render.terminal import Terminal
 from ...model.frozen import dataclass, field
 from .. import selector
-from ..app.finished import Finished
-from ..app.nights import NightPlan
+from ..app.night_results import Finished
+from ..app.night_runs import NightPlan
 from ..night_judgement import NightJudgement
 from ..reports import table
 from ..reports.next_step import next_step
@@ -144,23 +144,28 @@ def show_judgement(terminal: Terminal, night: Night, judgement: NightJudgement) 
 
 
 def _show_table(terminal: Terminal, shown: table.Table) -> None:
-    """The lines that are not within their limits, worst first, with the nodes that they concern; then what the others come to."""
-    lines = shown.shown[:_LINES]
-    if lines:
-        columns = [*table.columns(shown, lines, _COLUMNS)]
-        width = max(len(line.metric) for line in lines)
-        widths = {name: max(len(name), 8) for name in columns}
-        head = "".join(f"  {name:>{widths[name]}}" for name in columns)
-        limit = max(6, *(len(line.limit) for line in lines))
-        terminal.line(f"{'':<{width}}{head}  {'limit':>{limit}}   reference")
-        for line in lines:
-            cells = (_cell(terminal, line.cells.get(name), widths[name]) for name in columns)
-            text = f"{line.metric:<{width}}{''.join(cells)}  {line.limit:>{limit}}   {line.reference}"
-            terminal.line(f"{text}   {'; '.join(line.notes)}".rstrip())
-    if len(shown.shown) > len(lines):
-        terminal.line(f"{len(shown.shown) - len(lines)} more metrics beyond their limits; the report has them")
+    """The lines that are not within their limits, worst first; then what the others come to."""
+    show_lines(terminal, shown, shown.shown[:_LINES])
+    if len(shown.shown) > _LINES:
+        terminal.line(f"{len(shown.shown) - _LINES} more metrics beyond their limits; the report has them")
     if shown.rest:
         terminal.line(shown.rest)
+
+
+def show_lines(terminal: Terminal, shown: table.Table, lines: Sequence[table.Line]) -> None:
+    """Lines of the table, with the nodes that they concern."""
+    if not lines:
+        return
+    columns = [*table.columns(shown, lines, _COLUMNS)]
+    width = max(len(line.metric) for line in lines)
+    widths = {name: max(len(name), 8) for name in columns}
+    head = "".join(f"  {name:>{widths[name]}}" for name in columns)
+    limit = max(6, *(len(line.limit) for line in lines))
+    terminal.line(f"{'':<{width}}{head}  {'limit':>{limit}}   reference")
+    for line in lines:
+        cells = (_cell(terminal, line.cells.get(name), widths[name]) for name in columns)
+        text = f"{line.metric:<{width}}{''.join(cells)}  {line.limit:>{limit}}   {line.reference}"
+        terminal.line(f"{text}   {'; '.join(line.notes)}".rstrip())
 
 
 def _cell(terminal: Terminal, cell: table.Cell | None, width: int) -> str:

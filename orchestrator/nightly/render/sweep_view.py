@@ -10,7 +10,7 @@ from ...cli.render import probe_table
 from ...cli.render.terminal import Terminal
 from ...model.event import History
 from .. import sweeps
-from ..app.sweep import Swept
+from ..app.sweep_rounds import Swept
 from ..gates.finding import Finding
 
 #: With more nodes only the slowest directions are listed.

@@ -1,4 +1,4 @@
-"""Trends of metrics: lines with sparklines, a table by night and node, CSV, pictures."""
+"""Trends of metrics: the table of the newest night, the values by night and node, CSV, pictures."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 
 from ...cli.render.terminal import Terminal
 from ...model.errors import UsageError
+from ..reports import table
+from . import night_lines
 
 if TYPE_CHECKING:
     from ..index.entries import Trend, TrendPoint
+    from ..night_judgement import NightJudgement
+    from ..suite import Night
 
-_BLOCKS = "▁▂▃▄▅▆▇█"
-_MISSING = "·"
-#: Columns of a table by night, notes that are printed, and nights of a sparkline.
-MOST_NODES, MOST_NOTES, MOST_NIGHTS = 8, 5, 60
+#: Columns of a table by night, and notes that are printed.
+MOST_NODES, MOST_NOTES = 8, 5
 #: Panels of a picture.
 MOST = 12
 
@@ -30,15 +32,23 @@ def warn(terminal: Terminal, notes: Sequence[str]) -> None:
         terminal.warn(f"{len(notes) - MOST_NOTES} more of these; --json lists all")
 
 
-def show(terminal: Terminal, trends: Sequence[Trend], *, by_night: bool) -> None:
-    """A line per node; ``by_night``: also a table of the nights."""
-    for trend in trends:
+def show(
+    terminal: Terminal, trends: Sequence[Trend], newest: Iterable[tuple[Night, NightJudgement]], *, by_night: bool
+) -> None:
+    """The table of each bed's newest night, worst first, as the night printed it; ``by_night``: then the values of each night."""
+    for night, judgement in newest:
+        shown = table.table(night, judgement)
+        terminal.line(table.head(night, judgement, shown))
+        night_lines.show_lines(terminal, shown, shown.lines)
+    for trend in trends if by_night else ():
         terminal.line(terminal.style(title(trend), "head"))
         terminal.line(terminal.style(f"  {context(trend)}", "dim"))
-        rows = [_summary(trend, node) for node in trend.nodes]
-        terminal.table(("NODE", "NIGHTS", "FIRST", "LAST", "CHANGE", f"TREND, {verdict_word(trend)}"), rows)
-        if by_night:
-            _show_nights(terminal, trend)
+        if len(trend.nodes) > MOST_NODES:
+            terminal.line(f"  {len(trend.nodes)} nodes: --node NAME or --csv lists the nights")
+        else:
+            terminal.table(("NIGHT", "WHEN", *(node or "all" for node in trend.nodes)), _night_rows(trend))
+    if not by_night:
+        terminal.line(f"{len(trends)} trends: --metric, --bed or --csv for the values of each night")
 
 
 def title(trend: Trend) -> str:
@@ -49,24 +59,6 @@ def title(trend: Trend) -> str:
 def context(trend: Trend) -> str:
     """The bed, and what values share: ``bed lab; h100; dtype=float32``."""
     return "; ".join(part for part in (f"bed {trend.bed}", trend.key.hardware, trend.key.parameters) if part)
-
-
-def verdict_word(trend: Trend) -> str:
-    return "up is better" if trend.metric.better == "higher" else "down is better"
-
-
-def sparkline(values: Sequence[float | None]) -> str:
-    """A character per night, between the least and the greatest value; a dot where there is none."""
-    numbers = [value for value in values if value is not None]
-    if not numbers:
-        return _MISSING * len(values)
-    least, span = min(numbers), max(numbers) - min(numbers)
-    middle = _BLOCKS[len(_BLOCKS) // 2 - 1]
-    return "".join(
-        _MISSING if value is None
-        else _BLOCKS[round((value - least) / span * (len(_BLOCKS) - 1))] if span else middle
-        for value in values
-    )  # fmt: skip
 
 
 def csv_text(trends: Iterable[Trend]) -> str:
@@ -99,38 +91,10 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
 
 
-def _summary(trend: Trend, node: str) -> tuple[str, ...]:
-    values = by_night(trend, node)
-    known = [value for value in values if value is not None]
-    if not known:
-        return node or "all", "0", "-", "-", "-", sparkline(values[-MOST_NIGHTS:])
-    change = f"{(known[-1] / known[0] - 1) * 100:+.1f} %" if known[0] > 0 and len(known) > 1 else "-"
-    ends = number(known[0]), number(known[-1])
-    return node or "all", str(len(known)), *ends, change, sparkline(values[-MOST_NIGHTS:])
-
-
-def _show_nights(terminal: Terminal, trend: Trend) -> None:
-    nodes = trend.nodes
-    if len(nodes) > MOST_NODES:
-        terminal.line(f"  {len(nodes)} nodes: --node NAME or --csv lists the nights")
-        return
-    terminal.table(("NIGHT", "WHEN", *(node or "all" for node in nodes)), _night_rows(trend, nodes))
-
-
-def _night_rows(trend: Trend, nodes: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    points = {(point.night, point.node): point for point in trend.points}
-    dates = {point.night: point.date for point in trend.points}
-    for night, date in dates.items():
-        cells = (_cell(points.get((night, node))) for node in nodes)
-        yield str(night), date[:16].replace("T", " "), *cells
-
-
-def _cell(point: TrendPoint | None) -> str:
-    """The median; how many repeats have no number."""
-    if point is None:
-        return "-"
-    lost = sum(value != value or value in (float("inf"), float("-inf")) for value in point.values)
-    return number(point.value) + (f" ({lost} of {len(point.values)} not a number)" if lost else "")
+def _night_rows(trend: Trend) -> Iterator[tuple[str, ...]]:
+    values = {(point.night, point.node): number(point.value) for point in trend.points}
+    for night, date in {point.night: point.date for point in trend.points}.items():
+        yield str(night), date[:16].replace("T", " "), *(values.get((night, node), "-") for node in trend.nodes)
 
 
 def draw(trends: Sequence[Trend], file: Path) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from ...app.places import short_path
 from ...cli.inputs import options
 from ...cli.inputs.session import Session
-from ..app import nights
-from ..app.finished import Acceptance
-from ..app.request import AcceptRequest
+from ..app import night_runs
+from ..app.night_requests import AcceptRequest
+from ..app.night_results import Acceptance
 
 
-@options.shows(AcceptRequest, nights.accept)
+@options.shows(AcceptRequest, night_runs.accept)
 def command(session: Session, accepted: Acceptance) -> None:
     """Probe the bed of INVENTORY once, or a bed that is up, and write its certificate, with checksums.
 

@@ -8,8 +8,8 @@ from ...app.places import short_path
 from ...cli.inputs import options
 from ...cli.inputs.session import Session
 from ...cli.render.terminal import Terminal
-from ..app import floors
-from ..app.floors import AcceptFloorsRequest, ShowFloorsRequest
+from ..app import accepted_floors
+from ..app.accepted_floors import AcceptFloorsRequest, ShowFloorsRequest
 
 if TYPE_CHECKING:
     from ..baselines import Floor
@@ -27,16 +27,16 @@ def command() -> None:
 
 
 @options.shows(
-    AcceptFloorsRequest, floors.accept, below=command,
+    AcceptFloorsRequest, accepted_floors.accept, below=command,
     short_help="Write floors into the baseline, or accept a new level.",
 )  # fmt: skip
-def accept(session: Session, accepted: tuple[floors.Accepted | floors.AcceptedLevel, ...]) -> None:
+def accept(session: Session, accepted: tuple[accepted_floors.Accepted | accepted_floors.AcceptedLevel, ...]) -> None:
     """Write the floors of runs and nights into the baseline of their hardware model, for review: the worst node less the margin.
     Comments in it are kept. With --because a night begins a new level instead: a change that is wanted fails no later night.
     """
     terminal = session.terminal
     for item in accepted:
-        if isinstance(item, floors.AcceptedLevel):
+        if isinstance(item, accepted_floors.AcceptedLevel):
             _level(terminal, item)
             continue
         count, where = len(item.floors), "in" if item.written else "would be in"
@@ -45,7 +45,7 @@ def accept(session: Session, accepted: tuple[floors.Accepted | floors.AcceptedLe
         _table(terminal, item.floors, item.spare)
 
 
-def _level(terminal: Terminal, item: floors.AcceptedLevel) -> None:
+def _level(terminal: Terminal, item: accepted_floors.AcceptedLevel) -> None:
     level, begins = item.level, "begins" if item.written else "would begin"
     nodes, metrics = ", ".join(level.nodes) or "all nodes", ", ".join(level.metrics) or "all metrics"
     terminal.line(f"bed {level.bed}: night {level.night} {begins} a new level for {nodes}, {metrics}: {level.because}")
@@ -55,7 +55,7 @@ def _level(terminal: Terminal, item: floors.AcceptedLevel) -> None:
 @options.verb(ShowFloorsRequest, below=command, short_help="Print the floors of every baseline.")
 def show(session: Session, request: ShowFloorsRequest) -> int:
     """Print the floors of every baseline, or of those whose hardware contains MODEL."""
-    terminal, known = session.terminal, floors.known(request)
+    terminal, known = session.terminal, accepted_floors.known(request)
     if session.is_json:
         terminal.json(known)
         return 0

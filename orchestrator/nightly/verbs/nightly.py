@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...cli.inputs import options
 from ...cli.inputs.session import Session
-from ..app.request import NightRequest
+from ..app.night_requests import NightRequest
 
 
 @options.verb(NightRequest, options.slurm_job)
@@ -15,14 +15,14 @@ def command(session: Session, request: NightRequest) -> int:
     ccbed nightly quick
     ccbed nightly suites/lab.yml --bed lab --record
     """
-    from ..app import nights
+    from ..app import night_runs
 
     if request.dry_run and not request.resume:
         from ..render import night_lines
 
-        night_lines.dry_run(session.terminal, nights.plan(session, request), as_json=session.is_json)
+        night_lines.dry_run(session.terminal, night_runs.plan(session, request), as_json=session.is_json)
         return 0
-    finished = nights.run(session, request)
+    finished = night_runs.run(session, request)
     if session.is_json:
         session.terminal.json(finished.document)
     return finished.judgement.exit

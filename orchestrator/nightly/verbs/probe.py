@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ...cli.inputs import options
 from ...cli.inputs.session import Session
-from ..app import probe
-from ..app.probe import ProbeRequest
+from ..app import node_probing
+from ..app.node_probing import ProbeRequest
 
 _WORDS = {"pass": "PASS", "fail": "FAIL", "unknown": "UNKNOWN"}
 
@@ -20,7 +20,7 @@ def command(session: Session, request: ProbeRequest) -> int:
 
     Exit 0: healthy. 1: defective. 2: not known; with --prolog that is 0, so that no node is drained for want of knowledge.
     """
-    probed = probe.run(session, request)
+    probed = node_probing.run(session, request)
     if session.is_json:
         session.terminal.json(probed.document)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...cli.inputs import options
 from ...cli.inputs.session import Session
-from ..app.sweep_request import SweepRequest
+from ..app.night_requests import SweepRequest
 
 
 @options.verb(SweepRequest, options.slurm_job)
@@ -18,10 +18,10 @@ def command(session: Session, request: SweepRequest) -> int:
     Exit 0: nothing is odd. 1: a check of a run fails, such as different bits. 2: a suspect, or nothing could be judged.
     """
     from ...cli.render import summary
-    from ..app import repeats, sweep
+    from ..app import repeats, sweep_rounds
     from ..render import sweep_view
 
-    swept = sweep.run(session, request)
+    swept = sweep_rounds.run(session, request)
     if swept.broken:
         repeats.write_document(swept.directory, "sweep", summary.document(swept.broken))
         return summary.show(session, swept.broken, as_json=session.is_json)

@@ -16,7 +16,8 @@ _MOST_TABLES = 3
 
 @options.verb(TrendRequest)
 def command(session: Session, request: TrendRequest) -> int:
-    """Show the trend of a TRIAL's metrics, or of a METRIC of all trials, over recorded nights.
+    """Show the trend of a TRIAL's metrics, or of a METRIC of all trials, over recorded nights: the table of the newest one, worst first,
+    in percent of the reference and beside the limit; then the values of each night.
 
     Only values with equal hardware, workload and parameters share a trend.
     """
@@ -34,5 +35,7 @@ def command(session: Session, request: TrendRequest) -> int:
         terminal.lines(trend_view.csv_text(known.trends).splitlines())
     else:
         trend_view.warn(terminal, known.notes)
-        trend_view.show(terminal, known.trends, by_night=len(known.trends) <= _MOST_TABLES)
+        trend_view.show(
+            terminal, known.trends, known.newest, by_night=len(known.trends) <= _MOST_TABLES or not known.newest
+        )
     return EXIT_PASS

@@ -28,7 +28,7 @@ NOTES: Mapping[str, Sequence[str]] = {
     "gang.joining": ("{reason}",),
     "store.retried": ("ports {taken} are in use; the store listens on {port}",),
     "recovery.waiting": ("no host has room for {lost}; recovery waits for {wait_s} s ({hosts})",),
-    "hosts.drained": ("no node is placed on drained hosts: {hosts}", "no host is drained any longer"),
+    "hosts.drained": ("no node is placed on hosts that are set aside: {hosts}", "no host is set aside any longer"),
     "recovery.decided": (
         "recovery from the loss of {lost} by {policy}; ranks go on with {slots} (new hosts: {hosts})",
         "recovery from the loss of {lost} by {policy}; ranks go on with {slots}",

@@ -33,7 +33,7 @@ def test_a_probed_spare_takes_the_slot_of_a_node_in_quarantine(bed: Bed, accused
     runs = tmp_path / "runs"
     code, output = bed.ccbed("run", "dp-ring", "--no-reference", "--probe-spares", "1s", "--runs-dir", str(runs))
     assert code == 0, output
-    assert f"note   {accused} is in quarantine since night-2: too slow; n4 takes its place" in output
+    assert f"note   {accused} is set aside since night-2: too slow; n4 takes its place" in output
     assert "spare  n4 joins, but whether it is as fast as it should be is not known" in output
     directory = (runs / "latest").resolve()
     plan = bundle.load_plan(directory)

@@ -95,11 +95,12 @@ class Archive:
             journal.append(Row(cell=cell, repeat=repeat, state="passed", run=run.name, exit=0, again=again))
         return run
 
-    def recorded_night(self, number: int, *values: float, bed: str = "lab", started: str = "") -> Path:
-        """A closed night with a repeat for each value, of both nodes; n1 is slower by 1."""
+    def recorded_night(self, number: int, *values: float | None, bed: str = "lab", started: str = "") -> Path:
+        """A closed night with a repeat for each value, of both nodes; n1 is slower by 1. None: no value was measured."""
         night = self.night(number, bed=bed, started=started)
         for repeat, value in enumerate(values):
-            self.repeat(night, measurement((value,)), measurement((value - 1.0,), "n1"), repeat=repeat, bed=bed)
+            own, other = ((), ()) if value is None else ((value,), (value - 1.0,))
+            self.repeat(night, measurement(own), measurement(other, "n1"), repeat=repeat, bed=bed)
         night_files.close(night)
         night_files.write_judgement(night, NightJudgement(outcome="pass", exit=0, sentence="2 of 2 cells pass."))
         return night

@@ -115,12 +115,12 @@ def test_a_cluster_with_a_node_in_quarantine_is_not_accepted(tmp_path: Path) -> 
         directory = write_night(tmp_path / name, 1, {"gemm": rates(*slow)}, nodes=NODES, cells=[FLOOR])
         document = json.loads((directory / "night.json").read_text())
         (directory / "night.json").write_text(
-            json.dumps({**document, "quarantined": {"n2": "is in quarantine since x: y"}})
+            json.dumps({**document, "quarantined": {"n2": "is set aside since x: y"}})
         )
         night_files.write_judgement(directory, judging.judge(directory, (), (), ("n2",)))
         result = certificate.write(directory)
         assert (result["decision"], result["exit"]) == ("NOT DECIDED", 2)
-        assert "n2 is in quarantine since x: y" in result["not_checked"]
+        assert "n2 is set aside since x: y" in result["not_checked"]
         assert [node["outcome"] for node in result["nodes"]] == ["pass", "pass", "in quarantine", "pass"]
 
 
@@ -128,7 +128,7 @@ def test_a_cluster_with_a_node_on_a_drained_host_is_not_accepted(tmp_path: Path)
     """The night itself is judged by the others."""
     directory = write_night(tmp_path, 1, {"gemm": rates()}, nodes=NODES, cells=[FLOOR])
     document = json.loads((directory / "night.json").read_text())
-    reason = "is on host h9, which is drained since x by y: a fan"
+    reason = "is on host h9, which is set aside since x by y: a fan"
     (directory / "night.json").write_text(json.dumps({**document, "drained": {"n9": reason}}))
     judgement = judging.judge(directory, ())
     assert (judgement.outcome, judgement.exit) == ("pass", 0)

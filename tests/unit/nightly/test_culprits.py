@@ -99,10 +99,6 @@ def test_no_shell_reads_what_a_night_says(tmp_path: Path) -> None:
 
 def test_a_call_that_fails_or_hangs_is_a_sentence(tmp_path: Path) -> None:
     assert hook.call([str(tmp_path / "absent")]).endswith("No such file or directory")
-    assert "exit code 3: why" in hook.call(
-        [sys.executable, "-c", "import sys; sys.exit(sys.stderr.write('why') and 3)"]
-    )
-    assert "did not end within 0.2 s" in hook.call(["sleep", "60"], deadline_s=0.2)
     with pytest.raises(UsageError, match="cannot be split"):
         hook.check("drain 'x")
 
@@ -120,7 +116,7 @@ def test_the_second_recorded_night_puts_a_node_into_quarantine(tmp_path: Path) -
     assert {name: entry.since.number for name, entry in nodes.items()} == {"n2": 5}
     assert quarantine.read(tmp_path).nodes(BED, before=5) == {}  # as it was when that night began
     [line] = quarantine.lines(tmp_path, BED)
-    assert "n2 is in quarantine since 2026-01-05" in line
+    assert "n2 is set aside since 2026-01-05" in line
 
 
 def test_two_offences_far_apart_are_no_quarantine(tmp_path: Path) -> None:
@@ -141,12 +137,12 @@ def test_a_casual_night_is_no_offence(tmp_path: Path) -> None:
 def test_a_released_node_begins_anew(tmp_path: Path) -> None:
     offend(tmp_path, 1)
     offend(tmp_path, 2)
-    quarantine.release(tmp_path, "n2", BED)
+    quarantine.end(tmp_path, (), ["n2"], BED)
     assert quarantine.lines(tmp_path, BED) == ()
     assert offend(tmp_path, 3).nodes(BED) == {}
     assert list(offend(tmp_path, 4).nodes(BED)) == ["n2"]
-    with pytest.raises(UsageError, match="n1 is not in quarantine"):
-        quarantine.release(tmp_path, "n1", BED)
+    with pytest.raises(UsageError, match="n1 is not set aside"):
+        quarantine.end(tmp_path, (), ["n1"], BED)
 
 
 def test_quarantine_stays_with_the_host_when_the_bed_gives_its_name_to_another_one(tmp_path: Path) -> None:
@@ -164,7 +160,7 @@ def test_a_release_is_of_the_host(tmp_path: Path) -> None:
     offend(tmp_path, 1)
     offend(tmp_path, 2)
     swapped = Nodes({"n1": "host-n2", "n2": "host-n3"})
-    quarantine.release(tmp_path, "n1", swapped)
+    quarantine.end(tmp_path, (), ["n1"], swapped)
     assert quarantine.reasons(tmp_path, BED) == quarantine.reasons(tmp_path, swapped) == {}
     offend(tmp_path, 3)
     offend(tmp_path, 4)
@@ -230,7 +226,7 @@ def test_many_accused_nodes_have_a_common_cause_and_none_is_called_out(tmp_path:
 def test_a_damaged_file_is_said(tmp_path: Path) -> None:
     (tmp_path / quarantine.FILE).write_text("{")
     [line] = quarantine.lines(tmp_path, BED)
-    assert "which nodes are in quarantine is not known" in line
+    assert "what is set aside is not known" in line
 
 
 def test_a_night_that_is_judged_again_prints_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,9 +246,7 @@ def test_a_command_that_prints_megabytes_fails_with_its_last_words_in_one_line()
     text = hook.call(
         [sys.executable, "-c", "import sys; sys.stderr.write('x' * (8 << 20) + '\\nlast words\\n'); sys.exit(4)"]
     )
-    assert "exit code 4: " in text
-    assert text.endswith("x last words")
-    assert len(text) < 300
+    assert text.endswith(": exit code 4: last words")
     assert hook.call([sys.executable, "-c", "print('y' * (8 << 20))"]) == ""
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.model.errors import CcbedError, InfrastructureError, UsageError
+from orchestrator.model.errors import CcbedError, InfrastructureError
 from orchestrator.nightly import bundle_records, index
-from orchestrator.nightly.index import database, tables
+from orchestrator.nightly.index import database
 from orchestrator.nightly.index.database import Database
 from orchestrator.nightly.index.store import Index
 
@@ -54,76 +54,56 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return postgres.empty(request.getfixturevalue("server_url"))
 
 
-def test_tables_of_an_earlier_version_are_made_from_the_bundles_again(archive: Archive, empty_url: str) -> None:
+@pytest.mark.parametrize("other", ["r5", "r99"])
+def test_an_index_of_another_version_is_made_from_the_bundles_again(
+    archive: Archive, empty_url: str, other: str
+) -> None:
+    """An earlier version had other tables, which go; a later one is no reason to stop."""
     with opened(archive, empty_url) as runs:
         runs.refresh()
+        before = values(runs)
     engine = sa.create_engine(empty_url)
     with engine.begin() as connection:
-        connection.execute(sa.text("ALTER TABLE runs DROP COLUMN notes"))
-        connection.execute(sa.update(tables.version).values(version_num="r1"))
+        connection.execute(sa.text("ALTER TABLE ccbed_index_entries DROP COLUMN content"))
+        connection.execute(sa.update(database.version).values(version_num=other))
+        connection.execute(sa.text("CREATE TABLE runs (name TEXT)"))
     with opened(archive, empty_url) as runs:
         assert runs.runs() == ((), 0)
         runs.refresh()
-        assert len(values(runs)) == 2 and runs.runs()[0][0].notes == []
-    inspector = sa.inspect(engine)
-    assert {
-        name: {column["name"] for column in inspector.get_columns(name)} for name in inspector.get_table_names()
-    } == {name: set(table.columns.keys()) for name, table in tables.metadata.tables.items()}
+        assert values(runs) == before
+    names = {"ccbed_index_version", "ccbed_index_entries", *([] if other == "r5" else ["runs"])}
+    assert set(sa.inspect(engine).get_table_names()) == names
     engine.dispose()
 
 
-def test_tables_of_another_program_are_never_dropped(archive: Archive, server_url: str) -> None:
-    url = postgres.empty(server_url)
-    engine = sa.create_engine(url)
-    with engine.begin() as connection:
-        connection.execute(sa.text("CREATE TABLE runs (name TEXT)"))
-        connection.execute(sa.text("INSERT INTO runs VALUES ('kept')"))
-    with pytest.raises(InfrastructureError, match='relation "runs" already exists'):
-        opened(archive, url)
-    with engine.connect() as connection:
-        assert connection.execute(sa.text("SELECT name FROM runs")).scalars().all() == ["kept"]
-    engine.dispose()
-
-
-def test_an_index_of_a_newer_version_is_rejected_and_stays_as_it_is(archive: Archive, empty_url: str) -> None:
-    opened(archive, empty_url).close()
-    engine = sa.create_engine(empty_url)
-    with engine.begin() as connection:
-        connection.execute(sa.update(tables.version).values(version_num="r99"))
-    with pytest.raises(UsageError, match="revision r99 of a newer ccbed; this one knows r"):
-        opened(archive, empty_url)
-    with engine.connect() as connection:
-        assert connection.execute(sa.select(tables.version.c.version_num)).scalar() == "r99"
-    engine.dispose()
+def test_an_index_that_another_version_makes_anew_meanwhile_is_not_read(archive: Archive, empty_url: str) -> None:
+    with opened(archive, empty_url) as runs:
+        runs.refresh()
+        before = values(runs)
+        engine = sa.create_engine(empty_url)
+        with engine.begin() as connection:
+            connection.execute(sa.update(database.version).values(version_num="r99"))
+            connection.execute(sa.delete(database.entries))
+        engine.dispose()
+        assert values(runs) == before
+        assert "it is of version r99" in runs.notes[0]
 
 
 @pytest.mark.parametrize("content", [b"no database" * 500, b"SQLite format 3\0" + b"\xff" * 8192, b""])
-def test_a_damaged_file_is_moved_aside_and_made_again(archive: Archive, content: bytes) -> None:
+def test_a_damaged_file_is_made_again(archive: Archive, content: bytes) -> None:
     """No content stands for the first half of a good file."""
     with opened(archive) as runs:
         runs.refresh()
         before = values(runs)
     file = file_of(archive)
     whole = file.read_bytes()
-    content = content or whole[: len(whole) // 2]
-    file.write_bytes(content)
+    file.write_bytes(content or whole[: len(whole) // 2])
     with opened(archive) as runs:
         runs.refresh()
         assert values(runs) == before
         (note,) = runs.notes
-    (aside,) = file_of(archive).parent.glob(f"{file_of(archive).name}.damaged-*")
-    assert aside.name in note and aside.read_bytes() == content
-
-
-def test_damage_that_a_query_finds_is_mended_as_well(archive: Archive) -> None:
-    with opened(archive) as runs:
-        runs.refresh()
-        before = values(runs)
-        with sqlite3.connect(file_of(archive)) as connection:
-            connection.execute("DROP TABLE measurements")
-        connection.close()
-        assert values(runs) == before
-        assert any("it was moved to" in note for note in runs.notes)
+        assert "damaged" in note and note.endswith("it is made from the bundles again")
+    assert [entry.name for entry in file.parent.iterdir()] == [file.name]
 
 
 def test_two_processes_that_notice_the_damage_both_go_on(archive: Archive) -> None:
@@ -132,8 +112,7 @@ def test_two_processes_that_notice_the_damage_both_go_on(archive: Archive) -> No
         before = values(first)
         assert values(second) == before
         file = file_of(archive)
-        for suffix in ("", "-wal", "-shm"):
-            file.with_name(f"{file.name}{suffix}").unlink(missing_ok=True)
+        file.unlink()
         file.write_bytes(b"no database" * 500)
         first.close()
         second.close()
@@ -163,6 +142,39 @@ def test_the_index_is_on_a_local_disk_and_an_index_in_the_directory_of_runs_is_l
         runs.refresh()
         assert Path(runs.location).is_relative_to(archive.directory.parent / "state") and len(values(runs)) == 2
     assert old.read_bytes() == b"of an earlier version"
+
+
+_CONTROLLER = """
+import sys
+from pathlib import Path
+from orchestrator.nightly import index
+from tests.unit.nightly import run_archive
+runs_dir, state, url = sys.argv[1:]
+for _ in range(3):
+    with index.open(Path(runs_dir), state=Path(state), url=url, read=run_archive.read) as runs:
+        runs.refresh()
+        print([(record.night, record.node, record.values) for record in runs.records(bed="lab")], flush=True)
+        runs.rebuild()
+"""
+
+
+@pytest.mark.slow
+def test_two_controllers_index_the_same_runs_at_once(archive: Archive, empty_url: str) -> None:
+    """Both begin with an empty database, and rebuild what the other one may be reading."""
+    for number in range(2, 8):
+        archive.recorded_night(number, 90.0 + number, 80.0)
+    with opened(archive) as own:
+        own.refresh()
+        expected = [(record.night, record.node, record.values) for record in own.records(bed="lab")]
+    state = archive.directory.parent / "state"
+    argv = [sys.executable, "-c", _CONTROLLER, str(archive.directory), str(state), empty_url]
+    controllers = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    for controller in controllers:
+        output, _ = controller.communicate(timeout=120)
+        assert controller.returncode == 0
+        assert output.splitlines() == [repr(expected)] * 3
+    with opened(archive, empty_url) as runs:
+        assert runs.notes == ()
 
 
 _HOLD = """
@@ -236,35 +248,24 @@ def test_rebuild_reads_every_bundle(ccbed: Desk, monkeypatch: pytest.MonkeyPatch
     Archive(ccbed.root / "runs").run()
     assert ccbed("runs") == 0
     with sqlite3.connect(database.file_of(ccbed.root / "runs", ccbed.root / "state")) as connection:
-        connection.execute("UPDATE runs SET trial = 'forged'")
+        connection.execute("UPDATE ccbed_index_entries SET content = replace(content, 'copy', 'forged')")
     connection.close()
     assert ccbed("runs") == 0 and "forged" in ccbed.out
     assert ccbed("runs", "--rebuild") == 0 and "forged" not in ccbed.out
 
 
-def test_a_database_is_closed(archive: Archive) -> None:
-    database = Database(f"sqlite:///{archive.directory}/x.sqlite3")
-    database.prepare()
-    database.close()
-    assert list(archive.directory.glob("x.sqlite3-*")) == []
-
-
 DAMAGE = {
-    "values are no JSON": ("measurements", "values", "[90.0"),
-    "values are no list": ("measurements", "values", "{}"),
-    "values are a text": ("measurements", "values", '"90"'),
-    "a value is no number": ("measurements", "values", '["ninety"]'),
-    "versions are no mapping": ("suspects", "versions", '["580.159"]'),
-    "notes are no JSON": ("runs", "notes", "[x"),
+    "no JSON": "[90.0",
+    "no mapping": "[]",
+    "values are no list": '{"run": "a", "directory": "b", "measurements": [{"values": 90}]}',
+    "a value is no number": '{"measurements": [{"values": ["ninety"]}]}',
+    "nothing": "",
 }
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_a_value_that_cannot_be_read_is_damage_and_is_made_again(archive: Archive, empty_url: str, kind: str) -> None:
     """A flipped byte in a page of SQLite, or a row that another program changed."""
-    # PostgreSQL stores only valid JSON.
-    is_stored = empty_url.startswith("sqlite") or not kind.endswith("no JSON")
-    table, column, content = DAMAGE[kind if is_stored else "values are a text"]
 
     def everything(runs: Index) -> object:
         return list(runs.records(bed="lab")), runs.trend(), runs.runs(), runs.nights()
@@ -273,9 +274,8 @@ def test_a_value_that_cannot_be_read_is_damage_and_is_made_again(archive: Archiv
         runs.refresh()
         before = everything(runs)
         engine = sa.create_engine(empty_url)
-        json_type = "" if engine.dialect.name == "sqlite" else "::json"
         with engine.begin() as connection:
-            connection.execute(sa.text(f"""UPDATE {table} SET "{column}" = '{content}'{json_type}"""))
+            connection.execute(sa.update(database.entries).values(content=DAMAGE[kind]))
         engine.dispose()
         assert everything(runs) == before
         (note,) = runs.notes
@@ -287,26 +287,10 @@ def test_a_text_that_is_not_utf8_is_damage(archive: Archive) -> None:
         runs.refresh()
         before = runs.runs()
         with sqlite3.connect(file_of(archive)) as connection:
-            connection.execute("UPDATE runs SET bed = CAST(X'ff61' AS TEXT)")
+            connection.execute("UPDATE ccbed_index_entries SET content = CAST(X'ff61' AS TEXT)")
         connection.close()
         assert runs.runs() == before
-        assert any("it was moved to" in note for note in runs.notes)
-
-
-def test_other_directories_of_a_server_keep_their_rows(archive: Archive, tmp_path: Path, server_url: str) -> None:
-    other = Archive(tmp_path / "other")
-    other.recorded_night(1, 80.0)
-    url = postgres.empty(server_url)
-    with opened(archive, url) as runs, opened(other, url) as others:
-        runs.refresh()
-        others.refresh()
-        before = values(runs), values(others)
-        engine = sa.create_engine(url)
-        with engine.begin() as connection:
-            connection.execute(sa.text("""UPDATE measurements SET "values" = '{}'::json WHERE run_id = 1"""))
-        engine.dispose()
-        assert (values(runs), values(others)) == before
-        assert others.refresh().read == 0
+        assert any("it is made from the bundles again" in note for note in runs.notes)
 
 
 def test_a_query_that_fails_on_good_rows_ends_with_one_error(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,7 +299,7 @@ def test_a_query_that_fails_on_good_rows_ends_with_one_error(archive: Archive, m
 
     with opened(archive) as runs:
         runs.refresh()
-        monkeypatch.setattr("orchestrator.nightly.index.queries.list_runs", fail)
+        monkeypatch.setattr(Index, "_run", fail)
         with pytest.raises(CcbedError, match=r"a row cannot be read \(TypeError: a bug\)"):
             runs.runs()
 

@@ -353,7 +353,7 @@ def test_a_ticket_for_a_node_on_a_drained_host_has_not_passed(tmp_path: Path, is
     every = write_night(tmp_path / "every", NIGHT, {"gemm": rates(usual, NIGHT)}, nodes=NODES)
     directory = write_night(tmp_path, NIGHT, {"gemm": rates(usual, NIGHT, nodes=tonight)}, nodes=tonight, cells=[cell])
     document = json.loads((directory / "night.json").read_text())
-    drained = {"n7": "is on host host-n7, which is drained since x by y: a fan"} if is_drained else {}
+    drained = {"n7": "is on host host-n7, which is set aside since x by y: a fan"} if is_drained else {}
     (directory / "night.json").write_text(json.dumps({**document, "drained": drained}))
     judgement = judging.judge(directory, history_of(every, usual))
     assert (judgement.outcome, len(bad(judgement, "xfail"))) == (("pass", 0) if is_drained else ("fail", 1))

@@ -15,7 +15,7 @@ from orchestrator.cli.render import terminal
 from orchestrator.model import errors
 from orchestrator.nightly import judging, night_files
 from orchestrator.nightly.app import night_end
-from orchestrator.nightly.app.request import NightRequest
+from orchestrator.nightly.app.night_requests import NightRequest
 from orchestrator.nightly.night_judgement import NightJudgement
 
 from .night_bundles import figure, write_night
@@ -25,7 +25,7 @@ from .test_culprits import FLOOR, NODES, rates
 def night_of(runs: Path, number: int, *slow: str, quarantined: tuple[str, ...] = ()) -> Path:
     directory = write_night(runs, number, {"gemm": rates(*slow)}, nodes=NODES, cells=[FLOOR])
     file = directory / "night.json"
-    reasons = dict.fromkeys(quarantined, "is in quarantine since x: y")
+    reasons = dict.fromkeys(quarantined, "is set aside since x: y")
     file.write_text(json.dumps({**json.loads(file.read_text()), "quarantined": reasons}))
     return directory
 

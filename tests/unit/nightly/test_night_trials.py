@@ -339,7 +339,7 @@ def test_a_night_keeps_which_nodes_are_on_drained_hosts(tmp_path: Path) -> None:
     suite = "suite: s\ntrials: [gemm]\n"
     _, document, _ = nightly(tmp_path, measure([]), suite, None, drain(tmp_path), inventory=TWO_HOSTS)
     night = night_files.read_night(Path(document["directory"]))
-    reason = "is on host b, which is drained since x by y: a fan"
+    reason = "is on host b, which is set aside since x by y: a fan"
     assert (sorted(night.hosts), night.drained) == (["n0", "n1"], {"n2": reason, "n3": reason})
     assert f"n2 {reason}; it takes no part" in document["notes"]
 

@@ -236,16 +236,11 @@ def test_without_a_report_the_command_gets_the_sentence(tmp_path: Path) -> None:
     assert (tmp_path / "got").read_text() == f"FAIL: {report.judgement.sentence}\n"
 
 
-def test_a_command_that_fails_is_said_with_its_last_line(tmp_path: Path) -> None:
-    sent = send(command("import sys; print('no channel', file=sys.stderr); sys.exit(3)"), tmp_path)
-    assert "exit code 3: no channel; the verdict stays as it is" in sent
-
-
 def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
     script = 'sleep 600 & echo $! > "$1/child"; wait'
     for deadline_s in (1.0, 5.0, 30.0):
         sent = send(shlex.join(["sh", "-c", script, "sh"]), tmp_path, deadline_s=deadline_s)
-        assert f"not finished within {deadline_s:g} s, killed" in sent
+        assert f"did not end within {deadline_s:g} s" in sent
         if (tmp_path / "child").exists() and (tmp_path / "child").read_text().strip():
             break
     child = Path("/proc") / (tmp_path / "child").read_text().strip() / "stat"

@@ -20,7 +20,7 @@ from orchestrator.model.errors import InfrastructureError, Interrupted
 from orchestrator.model.launch import Request, Result
 from orchestrator.nightly import night_files
 from orchestrator.nightly.app import repeats as repeated_run
-from orchestrator.nightly.app import sweep
+from orchestrator.nightly.app import sweep_rounds
 from orchestrator.nightly.gates.finding import Finding
 from orchestrator.nightly.suite import Cell, Night
 from orchestrator.store.paths import TornBundleError
@@ -155,7 +155,7 @@ def test_a_suspect_of_a_sweep_is_confirmed_once(tmp_path: Path, suspect: bool, c
         return dataclasses.replace(result, run=directory.name, directory=str(directory), code=0)
 
     finding = Finding(gate="fleet", outcome="warn" if suspect else "pass", text="n1 is odd")
-    cells = (Cell(name="gemm", trial="gemm", repeats=2), Cell(name=sweep.CONFIRMING, trial="gemm", repeats=1))
+    cells = (Cell(name="gemm", trial="gemm", repeats=2), Cell(name=sweep_rounds.CONFIRMING, trial="gemm", repeats=1))
     bed = local()
     out = io.StringIO()
     session = Session(state=tmp_path / "state", terminal=terminal.Terminal(out=out, err=out))
@@ -163,7 +163,7 @@ def test_a_suspect_of_a_sweep_is_confirmed_once(tmp_path: Path, suspect: bool, c
     directory, night = repeated_run.begin(session, bed, "sweep", cells, tmp_path, command)
     for _ in range(2):
         session = Session(state=tmp_path / "state", terminal=terminal.Terminal(out=out, err=out))
-        rounds = sweep.Rounds(
+        rounds = sweep_rounds.Rounds(
             session=session, directory=directory, once=once, on_result=lambda _: None,
             judge=lambda directories: (None, (finding,)),
         )  # fmt: skip

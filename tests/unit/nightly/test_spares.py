@@ -159,7 +159,7 @@ def test_a_slow_spare_takes_no_slot_of_a_node_in_quarantine(console: Console, mo
     console.accuse("n1")
     code, output = console.run("run", "dp-ring", "--probe-spares", *write_floor(console))
     assert (code, {request.trial.name for request in console.requests}) == (EXIT_INFRASTRUCTURE, {"spare-probe"})
-    assert "has 3 that may be used: n1 is in quarantine" in output
+    assert "has 3 that may be used: n1 is set aside since" in output
     assert "n4 does not join: gemm float32 50 TFLOP/s is worse than its floor 90" in output
 
 

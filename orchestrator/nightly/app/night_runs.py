@@ -27,8 +27,8 @@ from .. import baselines, night_files, notify, runner, selector
 from ..culprits import hook
 from ..suite import Night, Row, Suite
 from . import night_end, night_trials, suites
-from .finished import Acceptance, Finished
-from .request import AcceptRequest, NightRequest
+from .night_requests import AcceptRequest, NightRequest
+from .night_results import Acceptance, Finished
 
 #: Earlier nights that are read for the order of the cells and the remaining time.
 EARLIER = 30
@@ -130,7 +130,7 @@ def begin(session: Session, request: NightRequest) -> Finished:
 
 def resume(session: Session, handle: str, request: NightRequest) -> Finished:
     """Go on with a night where its rows end. A night that has ended is judged and reported again."""
-    directory = _resolve(handle, request.runs_dir)
+    directory = night_files.resolve(handle, request.runs_dir)
     night = night_files.read_night(directory)
     if request.fail_on not in (None, night.fail_on):
         raise UsageError(
@@ -179,11 +179,14 @@ def _as_begun(session: Session, bed: BedSpec, night: Night) -> BedSpec:
     undrained = selection.hosts_of(bed, night.drained) - beds.drains(bed).keys()
     usable = beds.without_drained_hosts(session, bed)
     for host in sorted(undrained):
-        session.terminal.warn(f"host {host} was drained when {night.name} began: it takes part from the next night on")
+        session.terminal.warn(
+            f"host {host} was set aside when {night.name} began: it takes part from the next night on"
+        )
     hosts = [host for host in selection.host_names(usable) if host not in undrained]
     if not hosts:
         raise UsageError(
-            f"no host is left of those with which {night.name} began", hint="ccbed undrain HOST, or begin another night"
+            f"no host is left of those with which {night.name} began",
+            hint="ccbed set-aside HOST --end, or begin another night",
         )
     return selection.on_hosts(usable, hosts) if undrained else usable
 
@@ -376,16 +379,3 @@ def accept(session: Session, request: AcceptRequest) -> Acceptance:
     return Acceptance(
         directory=directory, certificate=certificate.write(directory), summary=directory / certificate.SUMMARY
     )
-
-
-def _resolve(handle: str, runs: Path) -> Path:
-    """The directory of a night, from its path, its name, or its last characters. Raises UsageError."""
-    for path in (Path(handle), runs / handle):
-        if night_files.is_night(path):
-            return path.resolve()
-    matches = [path for path in night_files.nights(runs) if path.name.rpartition("-")[2].startswith(handle)]
-    if len(matches) == 1:
-        return matches[0].resolve()
-    listed = ", ".join(path.name for path in (matches or night_files.nights(runs))[-3:])
-    problem = f"{handle} matches several nights" if matches else f"no night {handle} in {runs}"
-    raise UsageError(problem, hint=f"the newest: {listed}" if listed else "ccbed nightly quick")

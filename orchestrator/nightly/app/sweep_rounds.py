@@ -28,7 +28,7 @@ from .. import bundle_records, night_files, sweeps
 from ..gates.finding import Finding
 from ..suite import RUNS, Cell, Night
 from . import repeats
-from .sweep_request import SweepRequest
+from .night_requests import SweepRequest
 
 #: The round that follows where the first ones have a suspect; all rounds are then judged together.
 CONFIRMING = "confirming round"

@@ -202,7 +202,7 @@ def _require_passed(night: Path, baselines: Sequence[Baseline]) -> None:
 
 def _keep(session: Session, directory: Path, files: Sequence[Path]) -> None:
     """Mark the evidence, so that `runs prune` keeps it wherever the baselines are."""
-    from ..index import retention
+    from .. import retention
 
     try:
         retention.keep_for(directory, files)
@@ -216,11 +216,10 @@ def _resolve(handle: str, runs: Path) -> Path:
     """The directory of a night or of a run. Raises UsageError."""
     from .. import night_files
 
-    for path in (Path(handle), runs / handle):
-        if night_files.is_night(path):
-            return path.resolve()
-    nights = [path for path in night_files.nights(runs) if handle and path.name.rpartition("-")[2].startswith(handle)]
-    return nights[0].resolve() if len(nights) == 1 else index.resolve(handle, runs)
+    try:
+        return night_files.resolve(handle, runs)
+    except UsageError:
+        return index.resolve(handle, runs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
