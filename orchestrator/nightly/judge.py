@@ -232,7 +232,10 @@ class _State:
         raw = values - references.median
         day, is_pair, known = self._day(raw, weak)
         excess, again = raw - day, nights.again[index] - references.median - day
-        excess, limit, weak, is_peer = _with_peers(nights, values, excess, limit, weak, references.count)
+        beside, wide = beside_peers(values, nights.apart, nights.least, nights.peers, nights.figures)
+        is_peer = ~np.isnan(beside) & (references.count == 0)
+        excess, limit = np.where(is_peer, beside, excess), np.where(is_peer, np.inf, limit)  # they warn at most
+        weak = np.where(is_peer, wide, weak)
         again = np.where(is_peer, np.nan, again)
         first, repeated = excess > limit, again > limit
         flaky = first ^ repeated
@@ -251,7 +254,7 @@ class _State:
             nights=references.count.copy(), first=first, flaky=flaky, unresolved=unresolved, lasting=lasting, lasting_mean=mean,
             fails=fails, is_peer=is_peer, enters=~np.isnan(values) & ~first & ~fails & ~unresolved, day=day,
             fleet=np.where(is_pair, day, shift), fleet_nights=self._fleet.count.copy(),
-            fleet_limit=np.where(is_pair, limit.max(axis=0), fleet_limit), fleet_weak=np.where(is_pair, weak.max(axis=0), fleet_weak),
+            fleet_limit=np.where(is_pair, limit.max(axis=0), fleet_limit), fleet_weak=np.where(is_pair, weak.min(axis=0), fleet_weak),
         )  # fmt: skip
 
     def _day(self, raw: Floats, weak: Floats) -> tuple[Floats, Flags, Floats]:
@@ -303,17 +306,6 @@ def _limits(nights: Nights, references: _References, noise: Floats) -> tuple[Flo
     wide = np.sqrt(variance * _widening(references.count))
     lasting = np.maximum(LASTING_SHARE * nights.least, last * np.sqrt(variance * (_widening(references.count) - 0.5)))
     return np.maximum(nights.least, fail * wide), warn * wide, lasting
-
-
-def _with_peers(
-    nights: Nights, values: Floats, excess: Floats, limit: Floats, weak: Floats, count: Any
-) -> tuple[Floats, Floats, Floats, Flags]:
-    """Figures without an earlier night, compared with those of equal nodes of this night. They warn at most."""
-    import numpy as np
-
-    beside, wide = beside_peers(values, nights.apart, nights.least, nights.peers, nights.figures)
-    is_peer = ~np.isnan(beside) & (count == 0)
-    return np.where(is_peer, beside, excess), np.where(is_peer, np.inf, limit), np.where(is_peer, wide, weak), is_peer
 
 
 def beside_peers(values: Floats, apart: Flags, least: Floats, peers: Floats, figures: int) -> tuple[Floats, Floats]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: The workloads whose trials each kind of sweep can judge.
 PROBING, LINKING = "node-probe", "collective"
 METRIC = "link rate"
-#: The gate of findings that a node has no figure.
+#: The gate of findings that a node has no figure, or one that differs widely where nobody can say from what.
 MEASUREMENT = "measurement"
 
 
@@ -122,7 +122,9 @@ def _beside_peers(
     if count < judge.LEAST_NODES and not stopped:
         return _unknown(metric.name, f"{count} nodes of equal hardware; {judge.LEAST_NODES} are needed")
     if limit > judge.WIDEST and not suspects and not stopped:
-        return _unknown(metric.name, f"the nodes differ too much to see an odd one (limit {-math.expm1(-limit):.0%})")
+        finding = _unknown(metric.name, f"the nodes differ too much to see an odd one (limit {-math.expm1(-limit):.0%})")
+        is_large = max(excesses.values()) > judge.RESOLUTION * judge.least_change(_class(metric).least, metric.better)
+        return dataclasses.replace(finding, gate=MEASUREMENT) if is_large else finding
     if not suspects and not stopped:
         return Finding(
             gate="peers", outcome="pass", metric=metric.name, text=f"{metric.name}: no node of {len(names)} is odd"
@@ -150,13 +152,17 @@ def _excesses(
     """The excess of each node beside the healthy ones in logarithms, NaN with too few of them, and the limit."""
     import numpy as np
 
-    kind = classes.of(metric.name, classes.read())
+    kind = _class(metric)
     apart = np.array([name.partition(":")[0] in quarantined for name in medians])
     excess, limit = judge.beside_peers(
         metric.sign * np.log([[value] for value in medians.values()]), apart,
         np.array([judge.least_change(kind.least, metric.better)]), np.array([kind.peers]), figures,
     )  # fmt: skip
     return dict(zip(medians, excess[:, 0].tolist(), strict=True)), float(limit[0])
+
+
+def _class(metric: Metric) -> classes.MetricClass:
+    return classes.of(metric.name, classes.read())
 
 
 def _unknown(metric: str, reason: str) -> Finding:

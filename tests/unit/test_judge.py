@@ -168,6 +168,15 @@ def test_a_large_change_of_all_nodes_never_passes() -> None:
     assert verdict.fleet_warns.all() and not verdict.fleet_fails.any() and not verdict.warns.any()
 
 
+def test_two_nodes_that_are_both_worse_never_pass_whatever_their_limits_are() -> None:
+    """One varies widely, the other not: both are worse than their own limits, and share what the better of them has."""
+    varies, steady = [0.0, *[5.0, -5.0] * 9], [*QUIET * 3, 0.0]
+    nights = series([*steady, 18.0], [*varies, 21.0], again={(19, 0): 18.0, (19, 1): 21.0})
+    verdict = list(judge.replay(nights))[-1]
+    assert verdict.weak[0, 0] < 0.18 < verdict.weak[1, 0]
+    assert verdict.fleet_warns.all()
+
+
 def test_student_has_its_known_quantiles() -> None:
     """R: qt(1e-4, 4), qt(1e-3, 10), qt(1e-5, 30), all of the upper tail."""
     for chance, freedom, value in ((1e-4, 4, 13.0337), (1e-3, 10, 4.1437), (1e-5, 30, 5.0540)):

@@ -265,7 +265,7 @@ class _Cell:
             since=self._table.date(index) if index is not None else None,
         )  # fmt: skip
         values = [value for value in series.values[self._label] if math.isfinite(value)]
-        is_waiting = outcome == "unknown" and not (self._reason() or self._crowd())
+        is_waiting = outcome == "unknown" and not (self._reason() or self._crowd() or self._is_large(compared))
         return Judged(
             finding=finding, state=outcome, cell=series.cells[0] if series.cells else "", key=series.key,
             runs=tuple(dict.fromkeys(series.runs.get(self._label, ()))), value=statistics.median(values) if values else None,
@@ -291,6 +291,10 @@ class _Cell:
             return ""
         reasons = self._table.tonight.crowded
         return next((reasons[node] for node in nodes_of(self._label) if node in reasons), "")
+
+    def _is_large(self, compared: Compared) -> bool:
+        """Beyond what may pass, also where the limit is too wide to say more."""
+        return (compared.excess or 0.0) > engine.RESOLUTION * float(self._table.least[self._column])
 
     def _compared(self) -> Compared:
         last, metric = self._last, self._subject.metric
@@ -327,7 +331,8 @@ class _Cell:
         if compared.peers:
             is_odd = bool(self._get(last.unresolved))
             if (compared.limit or 0.0) > engine.WIDEST and not is_odd:
-                return "unknown", "has no earlier night, and its equal nodes differ too much to see an odd one", None
+                beside = f" (it is {change} beside them)" if self._is_large(compared) else ""
+                return "unknown", f"has no earlier night, and its equal nodes differ too much to see an odd one{beside}", None
             text = f"is {change} beside {compared.peers} equal nodes; {limit}, first night"
             return "warn" if is_odd else "pass", text, len(self._verdicts) - 1 if is_odd else None
         against = f"{change} against {_nights(compared.nights)}"
