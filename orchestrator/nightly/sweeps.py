@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: The workloads whose trials each kind of sweep can judge.
 PROBING, LINKING = "node-probe", "collective"
-METRIC = "link rate"
+METRIC, LINK = "link rate", "link beta"
 #: The gate of findings that a node has no figure, or one that differs widely where nobody can say from what.
 MEASUREMENT = "measurement"
 
@@ -209,7 +209,7 @@ def judge_pairs(
     names = tuple(nodes)
     rates = link_rates(histories, len(names))
     groups = {name: f"leaf {leaves.get(name, 0)}" for name in names} if len(set(leaves.values())) > 1 else {}
-    solution = pairs.solve(rates, names, groups, hosts=hosts)
+    solution = pairs.solve(rates, names, classes.of(LINK, classes.read()), groups, hosts=hosts)
     return PairSweep(nodes=names, rates=rates, groups=groups, solution=solution, finding=pairs.judge(solution, METRIC))
 
 

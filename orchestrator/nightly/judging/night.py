@@ -215,18 +215,20 @@ def _judge_series(
             continue
         past = groups.get((name, key), ())
         minimum = max((rule.minimum_absolute for rule in named), default=0.0)
-        judged, comparable, reason = parts.between_hosts(entry, past)
+        between, comparable, reason = parts.between_hosts(entry, past)
         if reason:
-            yield metrics.not_judged(judged, reason)
-        if judged.values:
+            yield metrics.not_judged(between, reason)
+        if between.values:
             subject, findings = metrics.sort(
-                judged, comparable, classes.of(name, known), about.levels, minimum, about.apart
+                between, comparable, classes.of(name, known), about.levels, minimum, about.apart
             )
             yield from findings
             subjects += [subject] if subject else []
-        if name == parts.LINK:
-            yield from parts.judge_pairs(entry, past, about.apart)
-    yield from cells.judge(subjects, about)
+    judged = tuple(cells.judge(subjects, about))
+    yield from judged
+    for subject in subjects:
+        if subject.metric.name == parts.LINK:
+            yield from parts.judge_pairs(subject.series, judged, subject.kind, about.apart)
     measured = {key: entry for (_, key), entry in series.items()}
     for (name, key), past in groups.items():
         may_lack = key.hardware in tonight.hardware and not tonight.can_have(key.hardware, name)
