@@ -20,7 +20,7 @@ class Judged:
     """A finding of a gate in its place. ``runs``: names of the night's bundles that it rests on; ``value``: of the night, its
     median, in ``unit``; ``reference``: what it was compared with, in words. ``ticket``: of an expected failure.
     ``is_counted``: False for an unknown that is no defect of the night: a metric has no history yet, or a node too few peers.
-    ``compared``: of a finding of the gate ``reference`` (a node and metric) or ``fleet`` (all nodes), the numbers.
+    ``compared``: the numbers of a figure beside its reference, of all nodes together, or beside a floor.
     """
 
     finding: Finding
@@ -67,6 +67,13 @@ class NightJudgement:
     def fleet(self) -> tuple[Judged, ...]:
         """Metrics in which all nodes changed together."""
         return tuple(judged for judged in self.findings if judged.compared and judged.finding.gate == FLEET)
+
+    @property
+    def others(self) -> tuple[Judged, ...]:
+        """The findings that have no place in the table."""
+        return tuple(
+            judged for judged in self.findings if not judged.compared or judged.finding.gate not in (REFERENCE, FLEET)
+        )
 
     @property
     def word(self) -> str:

@@ -11,6 +11,7 @@ from ..baselines import Baseline, Floor, node_hardware
 from ..classes import matches as matches_name
 from ..gates.finding import Finding, Outcome
 from ..gates.nights import Key, Metric
+from ..judge import Compared
 from ..night_judgement import Judged
 from ..suite import Cell, MetricRule
 from .figures import NODE_PROBE, Series
@@ -170,11 +171,13 @@ def judge_value(metric: Metric, node: str, values: Sequence[float], floor: float
 def judge(series: Series, floor: float, cell: str, reference: str) -> Iterator[Judged]:
     """A finding for every label of the series, and for every node and rank of its runs that has no figure."""
     for node in sorted({*series.values, *_missing_labels(series)}):
-        values = tuple(series.values.get(node, ()))
-        finding = judge_value(series.metric, node, values, floor)
+        metric, values = series.metric, tuple(series.values.get(node, ()))
+        finding, value = judge_value(metric, node, values, floor), statistics.median(values) if values else None
+        excess = metric.sign * math.log(value / floor) if value and min(value, floor) > 0 else None
         yield Judged(
             finding=finding, state=finding.outcome, cell=cell, key=series.key, runs=tuple(dict.fromkeys(series.runs.get(node, ()))),
-            value=statistics.median(values) if values else None, unit=series.metric.unit, reference=reference,
+            value=value, unit=metric.unit, reference=reference,
+            compared=Compared(kind=GATE, better=metric.better, excess=excess, reference=floor) if value is not None else None,
         )  # fmt: skip
 
 

@@ -129,8 +129,8 @@ def show_judgement(terminal: Terminal, night: Night, judgement: NightJudgement) 
     _show_table(terminal, shown)
     others = [
         entry
-        for entry in judgement.findings
-        if entry.compared is None and entry.is_counted and entry.state in _FINDING_ORDER
+        for entry in judgement.others
+        if entry.is_counted and entry.state in _FINDING_ORDER
     ]
     others.sort(key=lambda judged: _FINDING_ORDER.index(judged.state))
     for judged in others[:_FINDINGS]:

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.model.errors import UsageError
 from orchestrator.nightly import judging, night_files, rows
-from orchestrator.nightly.judging import certificate
+from orchestrator.nightly.reports import certificate
 from orchestrator.nightly.suite import MetricRule
 from orchestrator.store import seal
 
@@ -35,15 +35,25 @@ def test_a_cluster_that_meets_its_floors_is_accepted_with_its_figures(tmp_path: 
     node = document["nodes"][2]
     assert (node["node"], node["host"], node["hardware"]) == ("n2", "host-n2", "8x H100, 64x Xeon, 512 GiB")
     assert node["versions"]["driver"] == "580.159"
-    assert node["figures"][0]["median"] == 100.0
+    row = next(row for row in document["figures"] if (row["of"], row["compared_with"]) == ("n2", "the floor of the suite for gemm"))
+    assert (row["value"], row["measured"], row["reference"], row["change"]) == (100.0, "100 TFLOP/s", "90 TFLOP/s", "+11.1 %")
+    assert document["compared"] == ["gemm: the floor of the suite for gemm (4 figures: 4 pass); 3 equal nodes in the same night (4 figures: 4 pass)"]
     assert json.loads((directory / certificate.DOCUMENT).read_text()) == document
+
+
+def test_the_certificate_has_every_figure_of_every_node_with_its_limit(tmp_path: Path) -> None:
+    directory, _ = certified(tmp_path)
+    text = (directory / certificate.SUMMARY).read_text()
+    for node in NODES:
+        assert f"| gemm | {node} | 100 TFLOP/s | pass | +0.0 % | 11 % |  | 3 equal nodes in the same night |" in text
 
 
 def test_a_node_below_its_floor_is_named_and_the_cluster_rejected(tmp_path: Path) -> None:
     directory, document = certified(tmp_path, "n2")
     assert (document["decision"], document["exit"]) == ("REJECTED", 1)
     assert [node["node"] for node in document["nodes"] if node["outcome"] == "fail"] == ["n2"]
-    assert "- fail: n2: gemm 80 TFLOP/s is worse than its floor 90" in (directory / certificate.SUMMARY).read_text()
+    row = "| gemm | n2 | 80 TFLOP/s | fail | -11.1 % |  | 90 TFLOP/s | the floor of the suite for gemm |"
+    assert row in (directory / certificate.SUMMARY).read_text()
 
 
 def test_without_a_floor_nothing_is_accepted(tmp_path: Path) -> None:
