@@ -14,7 +14,6 @@ from ..app.finished import Finished
 from ..app.nights import NightPlan
 from ..night_judgement import NightJudgement
 from ..reports import table
-from ..reports.next_step import next_step
 from ..suite import ALL, Cell, Night, Row
 
 #: The worst state of a cell's repeats is that of the cell.
@@ -116,7 +115,7 @@ def show(terminal: Terminal, finished: Finished) -> None:
     """Print how a night ended: the table of what moved, other findings, its verdict, and what to do next."""
     terminal.lines(f"note     {note}" for note in finished.notes)
     show_judgement(terminal, finished.night, finished.judgement)
-    if step := next_step(finished.night, finished.judgement, short_path(finished.link)):
+    if step := table.next_step(finished.night, finished.judgement, short_path(finished.link)):
         terminal.line(f"next     {step}")
     if finished.page.is_file():
         terminal.line(f"report   {short_path(finished.page)}")
@@ -145,28 +144,20 @@ def show_judgement(terminal: Terminal, night: Night, judgement: NightJudgement) 
 
 def _show_table(terminal: Terminal, shown: table.Table) -> None:
     """The lines that are not within their limits, worst first, with the nodes that they concern; then what the others come to."""
-    lines = shown.shown[:_LINES]
-    if lines:
-        columns = [*table.columns(shown, lines, _COLUMNS)]
-        width = max(len(line.metric) for line in lines)
-        widths = {name: max(len(name), 8) for name in columns}
-        head = "".join(f"  {name:>{widths[name]}}" for name in columns)
-        limit = max(6, *(len(line.limit) for line in lines))
-        terminal.line(f"{'':<{width}}{head}  {'limit':>{limit}}   reference")
-        for line in lines:
-            cells = (_cell(terminal, line.cells.get(name), widths[name]) for name in columns)
-            text = f"{line.metric:<{width}}{''.join(cells)}  {line.limit:>{limit}}   {line.reference}"
-            terminal.line(f"{text}   {'; '.join(line.notes)}".rstrip())
-    if len(shown.shown) > len(lines):
-        terminal.line(f"{len(shown.shown) - len(lines)} more metrics beyond their limits; the report has them")
+    heads, rows = table.grid(shown, _LINES, _COLUMNS)
+    widths = [max(map(len, column)) for column in zip(heads, *(texts for _, texts in rows), strict=True)]
+    for line, texts in [(None, heads), *rows] if rows else ():
+        first, *cells = (
+            f"{text:>{width}}" if 0 < index < len(heads) - 2 else f"{text:<{width}}"
+            for index, (text, width) in enumerate(zip(texts, widths, strict=True))
+        )
+        states = [line.cells[name].state.upper() if line and name in line.cells else "" for name in heads[1:]]
+        styled = (terminal.style(cell, state) if state else cell for cell, state in zip(cells, states, strict=True))
+        terminal.line("  ".join((first, *styled)).rstrip())
+    if len(shown.shown) > len(rows):
+        terminal.line(f"{len(shown.shown) - len(rows)} more metrics beyond their limits; the report has them")
     if shown.rest:
         terminal.line(shown.rest)
-
-
-def _cell(terminal: Terminal, cell: table.Cell | None, width: int) -> str:
-    if cell is None:
-        return " " * (width + 2)
-    return "  " + terminal.style(f"{cell.change:>{width}}", cell.state.upper())
 
 
 def dry_run(terminal: Terminal, planned: NightPlan, *, as_json: bool) -> None:

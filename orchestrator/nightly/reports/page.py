@@ -10,9 +10,8 @@ import jinja2
 
 from ...core.verdict.sentence import count, seconds
 from . import trends
-from .next_step import next_step
 from .night_report import CellRows, NightReport, cells, suspects, unknowns
-from .table import ALL_NODES, head, table
+from .table import ALL_NODES, head, next_step, table
 from .units import name, quantity
 
 #: Lines of each part; findings.json has all findings. Columns whose figures are written out; of more nodes only those that moved are.
