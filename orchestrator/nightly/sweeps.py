@@ -122,7 +122,9 @@ def _beside_peers(
     if count < judge.LEAST_NODES and not stopped:
         return _unknown(metric.name, f"{count} nodes of equal hardware; {judge.LEAST_NODES} are needed")
     if limit > judge.WIDEST and not suspects and not stopped:
-        finding = _unknown(metric.name, f"the nodes differ too much to see an odd one (limit {-math.expm1(-limit):.0%})")
+        finding = _unknown(
+            metric.name, f"the nodes differ too much to see an odd one (limit {-math.expm1(-limit):.0%})"
+        )
         is_large = max(excesses.values()) > judge.RESOLUTION * judge.least_change(_class(metric).least, metric.better)
         return dataclasses.replace(finding, gate=MEASUREMENT) if is_large else finding
     if not suspects and not stopped:

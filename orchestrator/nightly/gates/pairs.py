@@ -157,7 +157,9 @@ def _say(sweep: Sweep) -> tuple[Outcome, str]:
         return "unknown", f"not judged: {describe_shared(sweep.shared)}"
     if not sweep.has_baseline:
         return "unknown", f"{sweep.pairs} pairs, too few to know the usual rate without a reference"
-    texts = [f"{part.label} is {part.slowdown:.0%} slower (confidence {part.confidence:.0%})" for part in sweep.culprits]
+    texts = [
+        f"{part.label} is {part.slowdown:.0%} slower (confidence {part.confidence:.0%})" for part in sweep.culprits
+    ]
     if sweep.common:
         texts.append(
             f"the {sweep.pairs} pairs together are {sweep.common:.0%} slower than usual, by a cause that they share"
@@ -288,7 +290,12 @@ class _Fabric:
                 measured = excess[mask][~np.isnan(excess[mask])]
                 shift = float(np.median(measured)) if len(measured) else 0.0
                 if shift > self.least:
-                    gain = self._loss(measured) - self._loss(measured - shift) - math.log(count) - math.log(len(measured)) / 2
+                    gain = (
+                        self._loss(measured)
+                        - self._loss(measured - shift)
+                        - math.log(count)
+                        - math.log(len(measured)) / 2
+                    )
                     fits |= {(kind, parts): (gain, shift)} if gain > EVIDENCE else {}
         return fits
 

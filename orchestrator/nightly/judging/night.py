@@ -23,7 +23,7 @@ from ..gates.nights import Key, Record
 from ..night_judgement import Judged, NightJudgement
 from ..run_record import RunRecord, exempt, nodes_of
 from ..suite import RUNS, Night, Row
-from . import cells, conclusion, figures, floors, hardware, known_defects, metrics, parts
+from . import busy_hosts, cells, conclusion, figures, floors, hardware, known_defects, metrics, parts
 from .figures import NODE_PROBE, Series
 
 RUN, SPARE, NODE = "run", "spare", "node"
@@ -190,12 +190,12 @@ def _about(
     quarantined: Collection[str],
 ) -> cells.Tonight:
     accepted = [level for level in levels.read(directory.parent, night.bed) if level.night < number]
-    loads = {identity: entry for identity, entry in series.items() if identity[0] in cells.BUSY}
+    loads = {identity: entry for identity, entry in series.items() if identity[0] in busy_hosts.BUSY}
     shares = [record for entry in loads.values() for record in entry.records(number, night.started)]
     past = [record for identity in loads for record in groups.get(identity, ())]
     return cells.Tonight(
-        number=number, date=night.started, levels=accepted, apart=quarantined, busy=cells.busy((*past, *shares)),
-        crowded=cells.crowded(shares, night.all_hosts),
+        number=number, date=night.started, levels=accepted, apart=quarantined, busy=busy_hosts.busy((*past, *shares)),
+        crowded=busy_hosts.crowded(shares, night.all_hosts),
     )  # fmt: skip
 
 
@@ -217,7 +217,7 @@ def _judge_series(
         minimum = max((rule.minimum_absolute for rule in named), default=0.0)
         between, comparable, reason = parts.between_hosts(entry, past)
         if reason:
-            yield metrics.not_judged(between, reason)
+            yield metrics.unknown(between, reason, is_counted=False)
         if between.values:
             subject, findings = metrics.sort(
                 between, comparable, classes.of(name, known), about.levels, minimum, about.apart

@@ -37,9 +37,7 @@ def between_hosts(series: Series, past: Sequence[Record]) -> tuple[Series, list[
     return dataclasses.replace(series, values=values), [record for record in past if not is_inside(record.node)], reason
 
 
-def judge_pairs(
-    series: Series, cells: Iterable[Judged], kind: MetricClass, apart: Collection[str]
-) -> Iterator[Judged]:
+def judge_pairs(series: Series, cells: Iterable[Judged], kind: MetricClass, apart: Collection[str]) -> Iterator[Judged]:
     """The parts that explain the slow directions between nodes that are no part of ``apart``.
 
     ``cells``: the figures of the night as the judge found them. Where it knows references of most directions, the others are left out;
@@ -79,10 +77,9 @@ def judge_pairs(
     runs = tuple(dict.fromkeys(run for runs in series.runs.values() for run in runs))
     if finding.culprits and len(runs) < 2:
         finding = dataclasses.replace(finding, text=f"{finding.text}; one run, not confirmed by another")
-    yield Judged(
-        finding=finding, state=finding.outcome, cell=series.cells[0], key=series.key, runs=runs,
+    yield series.judged(
+        finding, runs=runs, is_counted=finding.outcome != "unknown" or bool(sweep.missing or sweep.unexplained), unit="",
         reference="the same directions on earlier nights" if has_reference else "the other pairs of the same night",
-        is_counted=finding.outcome != "unknown" or bool(sweep.missing or sweep.unexplained),
     )  # fmt: skip
 
 
@@ -91,7 +88,9 @@ def _expected(series: Series, nodes: Sequence[str]) -> Flags:
     import numpy as np
 
     runs: dict[str, set[str]] = {}
-    for label, end in itertools.chain.from_iterable(((label, end) for end in label.split("->")) for label in series.runs):
+    for label, end in itertools.chain.from_iterable(
+        ((label, end) for end in label.split("->")) for label in series.runs
+    ):
         runs.setdefault(end, set()).update(series.runs[label])
     every = set().union(*runs.values())
     return np.array([[bool(runs.get(a, every) & runs.get(b, every)) for b in nodes] for a in nodes])

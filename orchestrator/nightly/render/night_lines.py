@@ -126,11 +126,7 @@ def show_judgement(terminal: Terminal, night: Night, judgement: NightJudgement) 
     shown = table.table(night, judgement)
     terminal.line(table.head(night, judgement, shown))
     _show_table(terminal, shown)
-    others = [
-        entry
-        for entry in judgement.others
-        if entry.is_counted and entry.state in _FINDING_ORDER
-    ]
+    others = [entry for entry in judgement.others if entry.is_counted and entry.state in _FINDING_ORDER]
     others.sort(key=lambda judged: _FINDING_ORDER.index(judged.state))
     for judged in others[:_FINDINGS]:
         terminal.line(f"{terminal.style(f'{judged.state.upper():<8}', judged.state.upper())} {judged.finding.text}")

@@ -64,14 +64,22 @@ def write(directory: Path) -> dict[str, Any]:
     }  # fmt: skip
     paths.write_json(directory / DOCUMENT, document)
     paths.write(directory / SUMMARY, summarise(document).encode())
-    names = [DOCUMENT, SUMMARY, FINDINGS, seal.MANIFEST, *(f"runs/{row.run}/{seal.MANIFEST}" for row in rows if row.run)]
+    names = [
+        DOCUMENT,
+        SUMMARY,
+        FINDINGS,
+        seal.MANIFEST,
+        *(f"runs/{row.run}/{seal.MANIFEST}" for row in rows if row.run),
+    ]
     seal.write(directory, SEAL, [name for name in names if (directory / name).is_file()])
     return document
 
 
 def _with_floor(judgement: NightJudgement) -> set[str]:
     """The nodes of which a figure was compared with a floor."""
-    compared = (judged for judged in judgement.findings if judged.finding.gate == floors.GATE and judged.state != "unknown")
+    compared = (
+        judged for judged in judgement.findings if judged.finding.gate == floors.GATE and judged.state != "unknown"
+    )
     return {ends[0] for judged in compared if len(ends := nodes_of(judged.finding.node or "")) == 1}
 
 
@@ -122,10 +130,10 @@ def _compared(figures: Iterable[Judged]) -> Iterator[str]:
     for row in map(_figure, figures):
         by_metric.setdefault(row["metric"], {}).setdefault(row["compared_with"], []).append(row["state"])
     for metric, references in sorted(by_metric.items()):
-        texts = (
-            f"{reference} ({count(len(states), 'figure')}: {', '.join(f'{states.count(state)} {state}' for state in dict.fromkeys(states))})"
-            for reference, states in references.items()
-        )
+        texts = []
+        for reference, states in references.items():
+            counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+            texts.append(f"{reference} ({count(len(states), 'figure')}: {counts})")
         yield f"{metric}: {'; '.join(texts)}"
 
 
@@ -171,4 +179,6 @@ def summarise(document: Mapping[str, Any]) -> str:
 
 
 def _table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> Iterator[str]:
-    yield from table_lines([column.replace("_", " ") for column in columns], [[row[name] for name in columns] for row in rows])
+    yield from table_lines(
+        [column.replace("_", " ") for column in columns], [[row[name] for name in columns] for row in rows]
+    )

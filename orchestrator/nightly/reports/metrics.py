@@ -60,9 +60,7 @@ def _findings(report: NightReport) -> _Samples:
     """Zero for a state that a gate could have had, so that an alert sees it end."""
     states = [(judged.finding.gate, judged.state) for judged in report.judgement.findings]
     gates = dict.fromkeys(gate for gate, _ in states)
-    return [
-        ({"gate": gate, "state": state}, float(states.count((gate, state)))) for gate in gates for state in ORDER
-    ]
+    return [({"gate": gate, "state": state}, float(states.count((gate, state)))) for gate in gates for state in ORDER]
 
 
 def _labels(judged: Judged, **last: str) -> tuple[tuple[str, str], ...]:

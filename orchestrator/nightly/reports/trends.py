@@ -129,7 +129,11 @@ def _scales(count: int, values: Iterable[float | None]) -> tuple[list[float], Sc
     low, high = min(numbers), max(numbers)
     offset, factor = svg.scale(low, high, HEIGHT - MARGIN, MARGIN) if high > low else (HEIGHT / 2, 0.0)
     step = (WIDTH - 2 * MARGIN) / max(1, count - 1)
-    return [WIDTH - MARGIN - step * index for index in reversed(range(count))], lambda value: offset + factor * value, step
+    return (
+        [WIDTH - MARGIN - step * index for index in reversed(range(count))],
+        lambda value: offset + factor * value,
+        step,
+    )
 
 
 def describe(trend: Trend, index: int) -> str:
