@@ -36,21 +36,16 @@ def read(
     passed = [(cell, record) for cell, record in runs if not reasons[record.run]]
     notes += tuple(f"{run} is no evidence: {reason}" for run, reason in reasons.items() if reason)
     if not passed:
-        raise UsageError(
-            f"{directory}: no run of it is evidence for a floor",
-            *notes,
-            hint="floors come from sealed runs that passed",
-        )
+        problem = f"{directory}: no run of it is evidence for a floor"
+        raise UsageError(problem, *notes, hint="floors come from complete runs that passed")
     names = tuple(metrics)
     entries = [
         entry for (name, key), entry in figures.collect(passed).items()
         if (any(classes.matches(wanted, name) for wanted in names) if names else figures.is_judged(name, key))
     ]  # fmt: skip
     if not entries:
-        known = sorted({name for name, _ in figures.collect(passed)})
-        raise UsageError(
-            f"{directory}: no such metric in its runs", hint=f"--metric takes: {', '.join(known[:8]) or 'none'}"
-        )
+        known = ", ".join(sorted({name for name, _ in figures.collect(passed)})[:8])
+        raise UsageError(f"{directory}: no such metric in its runs", hint=f"--metric takes: {known or 'none'}")
     unfit: dict[str, list[str]] = {}
     kinds = kinds or classes.read()
     for entry in entries:
