@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..model.event import History
-from ..model.events import LinkPair, ProbeDone
+from ..model.events import LinkPair
 from ..model.frozen import dataclass
 from . import classes, judge
 from .gates import digests, pairs
@@ -82,7 +82,7 @@ def judge_nodes(
         for what, nodes in series.items()
         for finding in _judge_metric(metrics[what], nodes, quarantined, figures)
     ]
-    return (*_few(findings), *digests.judge(_digests(histories)))
+    return (*_few(findings), *digests.judge(digests.read(histories)))
 
 
 def _judge_metric(
@@ -184,17 +184,6 @@ def _few(findings: Iterable[Finding]) -> tuple[Finding, ...]:
             same if outcome == "warn" else [dataclasses.replace(same[0], metric=names, text=f"{names}: {reason}")]
         )
     return tuple(results)
-
-
-def _digests(histories: Iterable[History]) -> list[digests.Digest]:
-    return [
-        digests.Digest(
-            node=event.node or "", device=bits.device, software=bits.software, digest=bits.digest, seconds=bits.seconds
-        )
-        for history in histories
-        for event in history.of(ProbeDone)
-        for bits in event.data.bits or ()
-    ]  # fmt: skip
 
 
 def judge_pairs(

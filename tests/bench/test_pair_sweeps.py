@@ -44,7 +44,7 @@ def test_culprits(size: float, reach: str) -> None:
         undecided += bool(result.alternatives)
     by_number = ", ".join(f"{right[count] / total[count]:.1%} with {count} slow" for count in sorted(total))
     report(
-        f"| pair sweeps at {size:.1%}: exactly the culprits | {right.total() / SWEEPS:.1%} ({by_number}; "
+        f"| pair sweeps at {size:.1%}: exactly the slow parts | {right.total() / SWEEPS:.1%} ({by_number}; "
         f"{undecided} cannot tell) | {reach} | "
         f"{SWEEPS} sweeps from seed {SEED} |"
     )

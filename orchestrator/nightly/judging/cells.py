@@ -319,12 +319,12 @@ class _Cell:
 
 
 def _slowness(values: Floats, sign: Floats) -> Floats:
-    """Logarithms, greater is worse. A figure has none where one of its values is not above 0."""
+    """Logarithms, greater is worse. A rate that is 0 in one pass has none; no time is 0, so that such a pass of it says nothing."""
     import numpy as np
 
-    is_known = ~np.isnan(values)
-    is_usable = np.all(~is_known | ((values > 0) & np.isfinite(values)), axis=-1, keepdims=True)
-    return sign[:, None] * np.log(np.where(is_known & is_usable, values, np.nan))
+    is_usable = (values > 0) & np.isfinite(values)
+    is_whole = np.all(np.isnan(values) | is_usable, axis=-1) | (sign > 0)
+    return sign[:, None] * np.log(np.where(is_usable & is_whole[..., None], values, np.nan))
 
 
 def _since_levels(values: Floats, levels: Flags) -> Floats:

@@ -116,6 +116,6 @@ def _history(findings: Sequence[Judged], night: str) -> str:
     if not waiting:
         return ""
     names = sorted({judged.finding.metric for judged in waiting})
-    nodes = sorted({judged.finding.node or "the gang" for judged in waiting})
+    nodes = sorted({judged.finding.node or "all nodes" for judged in waiting})
     more = f"{len(names)} metrics" if len(names) > 1 else names[0]
     return f"reference set: {night} for {more} of {', '.join(nodes[:4])}{f' and {len(nodes) - 4} more' if len(nodes) > 4 else ''}"

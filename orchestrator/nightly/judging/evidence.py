@@ -93,7 +93,7 @@ def _reason(record: RunRecord) -> str:
     if record.outcome != "pass":
         return f"its outcome is {record.outcome}"
     if not record.is_sealed:
-        return "it is not sealed"
+        return "it has no checksums"
     return next(iter(seal.verify(Path(record.directory))), "")
 
 

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ...app.hosts import quarantine
-from ...model.events import ProbeDone
 from ...store import bundle, paths
 from .. import bundle_records, classes, identity, levels, night_files
 from .. import rows as night_rows
@@ -22,7 +21,7 @@ from ..gates.finding import Finding
 from ..gates.nights import Key, Record
 from ..night_judgement import Judged, NightJudgement
 from ..run_record import RunRecord, exempt, nodes_of
-from ..suite import RUNS, Night, Row
+from ..suite import RUNS, MetricRule, Night, Row
 from . import busy_hosts, cells, conclusion, figures, floors, hardware, known_defects, metrics, parts
 from .figures import NODE_PROBE, Series
 
@@ -58,18 +57,28 @@ def judge(
     series = figures.collect(runs)
     groups = figures.group(past)
     baselines, quarantined = tuple(baselines), frozenset(quarantined)
-    tonight = _tonight(night, rows, runs, series)
+    # A cell over the budget is not measured, and fails nothing.
+    tried = {row.cell for row in rows if row.state != "skipped"}
+    tonight = _tonight(night, tried, runs, series)
     about = _about(night, directory, number, series, groups, quarantined)
     findings = [
         *_judge_rows(rows, {record.run: record for _, record in runs}),
-        *_judge_floors(night, rows, series),
+        *(
+            judged
+            for cell in night.suite.cells
+            if cell.name in tried
+            for judged in floors.judge_suite(cell, series.values())
+        ),
         *(judged for baseline in baselines for judged in floors.judge_baseline(baseline, tonight)),
         *_judge_series(night, about, tonight, groups, known or classes.read()),
         *hardware.judge(
             series, past, night.all_hosts, [baseline.hardware for baseline in baselines if baseline.floors]
         ),
     ]
-    findings += _judge_spares(directory)
+    spares = night_files.read_spares(directory)
+    for node, reason in spares.unfit.items() if spares else ():
+        finding = Finding(gate=SPARE, outcome="warn", node=node, text=f"{node} {reason}")
+        findings.append(Judged(finding=finding, state="warn", runs=tuple(_DECISIVE_RUN.findall(reason))))
     findings += _bits(runs)
     findings = known_defects.apply(night, findings, series, earlier, _is_node_absent(night, runs, past))
     findings = known_defects.expect_failures_of(quarantined, findings)
@@ -77,26 +86,13 @@ def judge(
         rows, tuple(findings), earlier=_earlier(series, groups), fail_on=night.fail_on,
         night=f"night {night.number}" if night.number else "this night",
         notes=(
-            *notes, *_notes_on_spares(directory), *_unused(history, night), *_notes(night, runs, past),
+            *notes, *(spares.notes if spares else ()), *_unused(history, night), *_notes(night, runs, past),
             *floors.notes_on(baselines, tonight),
         ),
     )  # fmt: skip
     disturbed = {node: reason for (of_night, node), reason in about.busy.items() if of_night == number}
     busy = {**about.crowded, **disturbed}
     return dataclasses.replace(judgement, busy=tuple(f"{node}: {reason}" for node, reason in sorted(busy.items())))
-
-
-def _judge_spares(directory: Path) -> Iterator[Judged]:
-    """The spares that their probe found too slow: they took no part."""
-    probed = night_files.read_spares(directory)
-    for node, reason in probed.unfit.items() if probed else ():
-        finding = Finding(gate=SPARE, outcome="warn", node=node, text=f"{node} {reason}")
-        yield Judged(finding=finding, state="warn", runs=tuple(_DECISIVE_RUN.findall(reason)))
-
-
-def _notes_on_spares(directory: Path) -> tuple[str, ...]:
-    probed = night_files.read_spares(directory)
-    return probed.notes if probed else ()
 
 
 def read_runs(
@@ -161,9 +157,11 @@ def _can_have(record: RunRecord, hardware: str, metric: str) -> bool:
 
 
 def _tonight(
-    night: Night, rows: Iterable[Row], runs: Iterable[tuple[str, RunRecord]], series: Mapping[tuple[str, Key], Series]
+    night: Night,
+    tried: Collection[str],
+    runs: Iterable[tuple[str, RunRecord]],
+    series: Mapping[tuple[str, Key], Series],
 ) -> floors.Tonight:
-    tried = {row.cell for row in rows if row.state != "skipped"}
     measured = tuple((cell, record) for cell, record in runs if not record.again)
     return floors.Tonight(
         series=series,
@@ -171,14 +169,6 @@ def _tonight(
         can_have=lambda hardware, metric: any(_can_have(record, hardware, metric) for _, record in measured),
         tried={Path(cell.trial).stem: cell.name for cell in reversed(night.suite.cells) if cell.name in tried},
     )
-
-
-def _judge_floors(night: Night, rows: Iterable[Row], series: Mapping[tuple[str, Key], Series]) -> Iterator[Judged]:
-    """Floors of cells of which a repeat was run: a cell over the budget is not measured, and fails nothing."""
-    tried = {row.cell for row in rows if row.state != "skipped"}
-    for cell in night.suite.cells:
-        if cell.name in tried:
-            yield from floors.judge_suite(cell, series.values())
 
 
 def _about(
@@ -208,9 +198,13 @@ def _judge_series(
 ) -> Iterator[Judged]:
     series = tonight.series
     rules = {cell.name: cell.rules for cell in night.suite.cells}
+
+    def rules_of(entry: Series, name: str) -> list[MetricRule]:
+        return [rule for cell in entry.cells for rule in rules.get(cell, ()) if floors.matches(rule, name)]
+
     subjects: list[cells.Subject] = []
     for (name, key), entry in series.items():
-        named = [rule for cell in entry.cells for rule in rules.get(cell, ()) if floors.matches(rule, name)]
+        named = rules_of(entry, name)
         if not (figures.is_judged(name, key) or named):
             continue
         past = groups.get((name, key), ())
@@ -232,19 +226,13 @@ def _judge_series(
     measured = {key: entry for (_, key), entry in series.items()}
     for (name, key), past in groups.items():
         may_lack = key.hardware in tonight.hardware and not tonight.can_have(key.hardware, name)
-        if key in measured and (name, key) not in series and not may_lack:
-            named = [rule for cell in measured[key].cells for rule in rules.get(cell, ()) if floors.matches(rule, name)]
-            if figures.is_judged(name, key) or named:
-                yield from _judge_vanished(name, measured[key], past, about.number)
-
-
-def _judge_vanished(name: str, other: Series, past: Sequence[Record], number: int) -> Iterator[Judged]:
-    """A metric that all runs of the last nights had, and tonight's runs with the same key have not."""
-    if past[-1].night < number - RECENT:
-        return
-    text = f"{name} was not measured; it was on {len({record.night for record in past})} earlier nights"
-    finding = Finding(gate=metrics.MEASUREMENT, outcome="unknown", metric=name, text=text)
-    yield Judged(finding=finding, state="unknown", cell=other.cells[0], key=other.key)
+        is_missed = (
+            key in measured and (name, key) not in series and not may_lack and past[-1].night >= about.number - RECENT
+        )
+        if is_missed and (figures.is_judged(name, key) or rules_of(measured[key], name)):
+            text = f"{name} was not measured; it was on {len({record.night for record in past})} earlier nights"
+            finding = Finding(gate=metrics.MEASUREMENT, outcome="unknown", metric=name, text=text)
+            yield Judged(finding=finding, state="unknown", cell=measured[key].cells[0], key=key)
 
 
 def _is_node_absent(night: Night, runs: Iterable[tuple[str, RunRecord]], past: Iterable[Record]) -> bool:
@@ -304,7 +292,7 @@ def _bits(runs: Iterable[tuple[str, RunRecord]]) -> Iterator[Judged]:
             continue
         directory = Path(record.directory)
         try:
-            results = tuple(_digests(directory, record.names))
+            results = digests.read([bundle.read_history(directory)], record.names)
         except paths.TornBundleError as error:
             text = f"the digests of {directory.name} cannot be read: {'; '.join(error.problems)}"
             finding = Finding(gate=digests.GATE, outcome="unknown", text=text)
@@ -319,12 +307,3 @@ def _bits(runs: Iterable[tuple[str, RunRecord]]) -> Iterator[Judged]:
             finding=finding, state=finding.outcome, cell=cell_of, runs=tuple(names),
             reference="equal devices and libraries in the same night", is_counted=finding.outcome != "unknown",
         )  # fmt: skip
-
-
-def _digests(directory: Path, names: Mapping[str, str]) -> Iterator[digests.Digest]:
-    for event in bundle.read_history(directory).of(ProbeDone):
-        node = names.get(event.node or "", event.node or "")
-        for bits in event.data.bits or ():
-            yield digests.Digest(
-                node=node, device=bits.device, software=bits.software, digest=bits.digest, seconds=bits.seconds
-            )  # fmt: skip

@@ -6,10 +6,11 @@ import math
 
 import pytest
 
+from orchestrator.nightly import classes
 from orchestrator.nightly.gates import digests
 from orchestrator.nightly.gates.finding import Finding, worst
-from orchestrator.nightly.gates.nights import Better, Metric
-from orchestrator.nightly.judging import floors, metrics
+from orchestrator.nightly.gates.nights import Better, Key, Metric, Record
+from orchestrator.nightly.judging import cells, figures, floors, metrics
 
 
 @pytest.mark.parametrize(
@@ -35,6 +36,19 @@ def test_a_floor_has_a_direction(value: float, better: Better, outcome: str) -> 
 def test_a_figure_that_has_no_ratio_says_why(values: tuple[float, ...], reason: str) -> None:
     metric = Metric(name="gemm", unit="TFLOP/s", better="higher", ceiling=1000.0)
     assert metrics.missing_reason(metric, values) == reason
+
+
+def test_a_time_of_0_in_one_pass_hides_no_loss_of_the_others() -> None:
+    """No time is 0, so that such a pass says nothing; a rate of 0 is a node that stopped."""
+    latency, key = Metric(name="step time", unit="s", better="lower"), Key(hardware="Xeon", workload="node-probe")
+    past = [
+        Record(night=night, node="n0", metric=latency, key=key, values=(1.0, 1.01, 1.0 + night / 1000))
+        for night in range(1, 7)
+    ]
+    tonight = figures.Series(latency, key, values={"n0": [0.0, 2.0, 2.0]}, versions={"n0": {}}, cells=["steps"])
+    subject = cells.Subject(series=tonight, past=past, kind=classes.of("step time", classes.read()))
+    (judged,) = cells.judge([subject], cells.Tonight(number=7, date="2026-01-07"))
+    assert (judged.state, judged.finding.text.startswith("n0: step time +99")) == ("warn", True)
 
 
 def digest(node: str, bits: str, library: str = "cublas 12") -> digests.Digest:
