@@ -13,7 +13,7 @@ from ..app.hosts import node_names
 from ..model.frozen import dataclass, replace
 
 if TYPE_CHECKING:
-    from .gates.nights import Record
+    from .gates.records import Record
     from .night_judgement import Judged, NightJudgement
     from .run_record import RunRecord
 

@@ -6,9 +6,8 @@ from typing import Literal
 
 from ..model.errors import EXIT_INFRASTRUCTURE
 from ..model.frozen import dataclass
-from .gates.finding import Finding
-from .gates.nights import Key
-from .judge import Compared
+from .gates.records import Finding, Key
+from .night_judge import Compared
 from .run_record import nodes_of
 
 #: ``xfail``: fails as its ticket says. ``xpass``: passes although a ticket says that it fails; counts as a failure.

@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from orchestrator.nightly import classes
-from orchestrator.nightly.gates import pairs
+from orchestrator.nightly.gates import pair_sweeps
 
 from . import table
 from .pair_sweeps import sweep
@@ -38,7 +38,7 @@ def test_culprits(size: float, reach: str) -> None:
     right, total, undecided = Counter[int](), Counter[int](), 0
     for seed in range(SEED, SEED + SWEEPS):
         case = sweep(seed, size or 0.1, defects=None if size else 0)
-        result = pairs.solve(case.rates, case.nodes, classes.of("link beta", classes.read()), case.groups)
+        result = pair_sweeps.solve(case.rates, case.nodes, classes.of("link beta", classes.read()), case.groups)
         total[len(case.truth)] += 1
         right[len(case.truth)] += {(culprit.kind, culprit.parts) for culprit in result.culprits} == case.truth
         undecided += bool(result.alternatives)

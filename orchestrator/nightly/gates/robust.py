@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .nights import Floats
+    from .records import Floats
 
 #: MAD to standard deviation of a normal distribution.
 MAD_TO_SIGMA = 1.4826

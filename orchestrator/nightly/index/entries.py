@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ...model.frozen import dataclass, field
 
 if TYPE_CHECKING:
-    from ..gates.nights import Key, Metric
+    from ..gates.records import Key, Metric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

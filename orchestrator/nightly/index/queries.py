@@ -15,7 +15,7 @@ from .entries import NightEntry, RunEntry, Trend, TrendPoint
 from .tables import measurements, nights, runs, series, skipped, suspects
 
 if TYPE_CHECKING:
-    from ..gates.nights import Key, Metric, Record
+    from ..gates.records import Key, Metric, Record
 
 _RUN = tuple(RunEntry.__dataclass_fields__)
 _NIGHT = tuple(name for name in NightEntry.__dataclass_fields__ if name != "runs")
@@ -121,7 +121,7 @@ def records(
 
     A node that a new Slurm job moved to another host during a night has a record for each host.
     """
-    from ..gates.nights import Record
+    from ..gates.records import Record
     from ..run_record import hosts_of, versions_of
 
     conditions = [nights.c.bed == bed]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 if TYPE_CHECKING:
-    from ..gates.nights import Key, Metric
+    from ..gates.records import Key, Metric
     from ..night_judgement import NightJudgement
     from ..run_record import Measurement, RunRecord
     from ..suite import Night
@@ -68,13 +68,13 @@ def versions(suspects: Mapping[str, Mapping[str, str]]) -> tuple[str, dict[str, 
 
 
 def metric(row: Any) -> Metric:
-    from ..gates.nights import Metric
+    from ..gates.records import Metric
 
     return Metric(name=row.metric, unit=row.unit, better=row.better, ceiling=row.ceiling)
 
 
 def key(row: Any) -> Key:
-    from ..gates.nights import Key
+    from ..gates.records import Key
 
     return Key(hardware=row.hardware, workload=row.workload, parameters=row.parameters)
 

@@ -18,7 +18,7 @@ from .entries import NightEntry, Refreshed, RunEntry, Trend
 from .refresh import ReadRun
 
 if TYPE_CHECKING:
-    from ..gates.nights import Record
+    from ..gates.records import Record
     from ..run_record import RunRecord
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping
 
-from ..gates.nights import Key, Record
+from ..gates.records import Key, Record
 from ..run_record import nodes_of
 
 #: Figures of what others took of a node's CPUs, and how much more than usual makes its other figures unknown. What a quota withholds

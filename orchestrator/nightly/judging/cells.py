@@ -8,19 +8,18 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...model.frozen import dataclass, field, replace
-from .. import judge as engine
+from .. import night_judge as engine
 from ..classes import MetricClass
-from ..gates import robust, suspects
-from ..gates.finding import Finding, Outcome
-from ..gates.nights import Better, Metric, Record
-from ..judge import Compared, percent
+from ..gates import records, robust
+from ..gates.records import Better, Finding, Metric, Outcome, Record
 from ..levels import Level
+from ..night_judge import Compared, percent
 from ..night_judgement import FLEET, REFERENCE, Judged
 from ..run_record import nodes_of
 from .figures import Series
 
 if TYPE_CHECKING:
-    from ..gates.nights import Flags, Floats
+    from ..gates.records import Flags, Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +184,7 @@ class _Table:
         """Versions of a label that differ between a night and the one before it that measured it."""
         index %= len(self._nights)
         before = next((self._versions[i, row] for i in range(index - 1, -1, -1) if (i, row) in self._versions), {})
-        return suspects.changes(before, self._versions.get((index, row), {}))
+        return records.changes(before, self._versions.get((index, row), {}))
 
 
 class _Cell:

@@ -12,17 +12,17 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from ...model import errors
-from .. import rows as night_rows
-from ..gates.finding import Outcome
+from .. import row_states as night_rows
+from ..gates.records import Outcome
 from ..night_judgement import FLEET, REFERENCE, Judged, NightJudgement
-from ..suite import FailOn, Row
-from . import floors
+from ..suite import FailOn, Row, State
+from . import floor_limits
 
 #: The finding of a row that did not pass. An unfinished trial failed; one that could not be run or judged says nothing of the hardware.
 STATES: Mapping[str, Outcome] = {"failed": "fail", "unfinished": "fail", "unknown": "unknown", "error": "unknown"}
 _FAILURES = ("fail", "xpass")
 #: Gates that compare figures: with their reference, with all nodes, with a floor.
-_COMPARING = (REFERENCE, FLEET, floors.GATE)
+_COMPARING = (REFERENCE, FLEET, floor_limits.GATE)
 
 
 def conclude(
@@ -106,7 +106,7 @@ def _rank(judged: Judged) -> float:
     return -(judged.compared.excess or 0.0) if judged.compared else -math.inf
 
 
-_ORDER = ("passed", "failed", "unknown", "error", "unfinished", "skipped")
+_ORDER: tuple[State, ...] = ("passed", "failed", "unknown", "error", "unfinished", "skipped")
 _FIRST = "Nothing to compare with yet: this night is the reference of the next ones"
 
 

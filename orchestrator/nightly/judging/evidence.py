@@ -12,7 +12,7 @@ from .. import bundle_records, classes, night_files
 from ..baselines import Baseline, Measured
 from ..classes import MetricClass
 from ..run_record import RunRecord
-from . import figures, floors
+from . import figures, floor_limits
 from .night import judge, read_runs
 
 #: A metric whose worst node is worse than the median by this factor varies too much for a limit.
@@ -61,7 +61,7 @@ def refusals(night: Path, baselines: Sequence[Baseline]) -> tuple[str, ...]:
     findings = judge(night, (), baselines).findings
     return tuple(
         f"{judged.finding.node}: {judged.finding.text}".removeprefix(": ") for judged in findings
-        if judged.finding.gate == floors.GATE and judged.state in ("fail", "unknown")
+        if judged.finding.gate == floor_limits.GATE and judged.state in ("fail", "unknown")
     )  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def _unfit(entry: figures.Series) -> str:
         return "it is 0, and no margin of 0 is a limit"
     if max(worst / middle, middle / worst) > NOISE:
         return f"it varies between nodes by more than {NOISE - 1:.0%}"
-    failed = (judged.finding for judged in floors.judge(entry, worst, "", "") if judged.state != "pass")
+    failed = (judged.finding for judged in floor_limits.judge(entry, worst, "", "") if judged.state != "pass")
     return next((finding.text for finding in failed), "")
 
 

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...model.frozen import dataclass, field
-from ..gates.finding import Finding
-from ..gates.nights import Key, Metric, Record
+from ..gates.records import Finding, Key, Metric, Record
 from ..night_judgement import Judged
 from ..run_record import MEASURED, RunRecord, exempt, nodes_of, versions_of
 
@@ -55,7 +54,7 @@ class Series:
             [value for value in self.values.get(label or "", ()) if math.isfinite(value)] if label is not None else []
         )
         runs = [self.runs.get(label, [])] if label is not None else self.runs.values()
-        place = {
+        place: dict[str, Any] = {
             "state": finding.outcome, "cell": self.cells[0] if self.cells else "", "key": self.key, "unit": self.metric.unit,
             "value": statistics.median(values) if values else None, "runs": tuple(dict.fromkeys(run for names in runs for run in names)),
         }  # fmt: skip

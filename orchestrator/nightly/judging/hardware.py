@@ -6,9 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from ...model.frozen import dataclass
-from ..gates.finding import Finding, Outcome
-from ..gates.nights import Key, Record
-from ..gates.suspects import HOST
+from ..gates.records import HOST, Finding, Key, Outcome, Record
 from ..night_judgement import Judged
 from .figures import Series
 

@@ -13,16 +13,15 @@ from pathlib import Path
 from ...app.hosts import quarantine
 from ...store import bundle, paths
 from .. import bundle_records, classes, identity, levels, night_files
-from .. import rows as night_rows
+from .. import row_states as night_rows
 from ..baselines import Baseline
 from ..classes import MetricClass
 from ..gates import digests
-from ..gates.finding import Finding
-from ..gates.nights import Key, Record
+from ..gates.records import Finding, Key, Record
 from ..night_judgement import Judged, NightJudgement
 from ..run_record import RunRecord, exempt, nodes_of
 from ..suite import RUNS, MetricRule, Night, Row
-from . import busy_hosts, cells, conclusion, figures, floors, hardware, known_defects, metrics, parts
+from . import busy_hosts, cells, conclusion, figures, floor_limits, hardware, known_defects, link_parts, metric_kinds
 from .figures import NODE_PROBE, Series
 
 RUN, SPARE, NODE = "run", "spare", "node"
@@ -67,9 +66,9 @@ def judge(
             judged
             for cell in night.suite.cells
             if cell.name in tried
-            for judged in floors.judge_suite(cell, series.values())
+            for judged in floor_limits.judge_suite(cell, series.values())
         ),
-        *(judged for baseline in baselines for judged in floors.judge_baseline(baseline, tonight)),
+        *(judged for baseline in baselines for judged in floor_limits.judge_baseline(baseline, tonight)),
         *_judge_series(night, about, tonight, groups, known or classes.read()),
         *hardware.judge(
             series, past, night.all_hosts, [baseline.hardware for baseline in baselines if baseline.floors]
@@ -87,7 +86,7 @@ def judge(
         night=f"night {night.number}" if night.number else "this night",
         notes=(
             *notes, *(spares.notes if spares else ()), *_unused(history, night), *_notes(night, runs, past),
-            *floors.notes_on(baselines, tonight),
+            *floor_limits.notes_on(baselines, tonight),
         ),
     )  # fmt: skip
     disturbed = {node: reason for (of_night, node), reason in about.busy.items() if of_night == number}
@@ -161,9 +160,9 @@ def _tonight(
     tried: Collection[str],
     runs: Iterable[tuple[str, RunRecord]],
     series: Mapping[tuple[str, Key], Series],
-) -> floors.Tonight:
+) -> floor_limits.Tonight:
     measured = tuple((cell, record) for cell, record in runs if not record.again)
-    return floors.Tonight(
+    return floor_limits.Tonight(
         series=series,
         hardware=frozenset(kind for _, record in measured for kind in record.hardware.values() if kind),
         can_have=lambda hardware, metric: any(_can_have(record, hardware, metric) for _, record in measured),
@@ -192,7 +191,7 @@ def _about(
 def _judge_series(
     night: Night,
     about: cells.Tonight,
-    tonight: floors.Tonight,
+    tonight: floor_limits.Tonight,
     groups: Mapping[tuple[str, Key], Sequence[Record]],
     known: Sequence[MetricClass],
 ) -> Iterator[Judged]:
@@ -200,7 +199,7 @@ def _judge_series(
     rules = {cell.name: cell.rules for cell in night.suite.cells}
 
     def rules_of(entry: Series, name: str) -> list[MetricRule]:
-        return [rule for cell in entry.cells for rule in rules.get(cell, ()) if floors.matches(rule, name)]
+        return [rule for cell in entry.cells for rule in rules.get(cell, ()) if floor_limits.matches(rule, name)]
 
     subjects: list[cells.Subject] = []
     for (name, key), entry in series.items():
@@ -209,11 +208,11 @@ def _judge_series(
             continue
         past = groups.get((name, key), ())
         minimum = max((rule.minimum_absolute for rule in named), default=0.0)
-        between, comparable, reason = parts.between_hosts(entry, past)
+        between, comparable, reason = link_parts.between_hosts(entry, past)
         if reason:
-            yield metrics.unknown(between, reason, is_counted=False)
+            yield metric_kinds.unknown(between, reason, is_counted=False)
         if between.values:
-            subject, findings = metrics.sort(
+            subject, findings = metric_kinds.sort(
                 between, comparable, classes.of(name, known), about.levels, minimum, about.apart
             )
             yield from findings
@@ -221,8 +220,8 @@ def _judge_series(
     judged = tuple(cells.judge(subjects, about))
     yield from judged
     for subject in subjects:
-        if subject.metric.name == parts.LINK:
-            yield from parts.judge_pairs(subject.series, judged, subject.kind, about.apart)
+        if subject.metric.name == link_parts.LINK:
+            yield from link_parts.judge_pairs(subject.series, judged, subject.kind, about.apart)
     measured = {key: entry for (_, key), entry in series.items()}
     for (name, key), past in groups.items():
         may_lack = key.hardware in tonight.hardware and not tonight.can_have(key.hardware, name)
@@ -231,7 +230,7 @@ def _judge_series(
         )
         if is_missed and (figures.is_judged(name, key) or rules_of(measured[key], name)):
             text = f"{name} was not measured; it was on {len({record.night for record in past})} earlier nights"
-            finding = Finding(gate=metrics.MEASUREMENT, outcome="unknown", metric=name, text=text)
+            finding = Finding(gate=metric_kinds.MEASUREMENT, outcome="unknown", metric=name, text=text)
             yield Judged(finding=finding, state="unknown", cell=measured[key].cells[0], key=key)
 
 

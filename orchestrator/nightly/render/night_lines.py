@@ -13,7 +13,7 @@ from .. import selector
 from ..app.finished import Finished
 from ..app.nights import NightPlan
 from ..night_judgement import NightJudgement
-from ..reports import table
+from ..reports import night_table
 from ..suite import ALL, Cell, Night, Row
 
 #: The worst state of a cell's repeats is that of the cell.
@@ -115,7 +115,7 @@ def show(terminal: Terminal, finished: Finished) -> None:
     """Print how a night ended: the table of what moved, other findings, its verdict, and what to do next."""
     terminal.lines(f"note     {note}" for note in finished.notes)
     show_judgement(terminal, finished.night, finished.judgement)
-    if step := table.next_step(finished.night, finished.judgement, short_path(finished.link)):
+    if step := night_table.next_step(finished.night, finished.judgement, short_path(finished.link)):
         terminal.line(f"next     {step}")
     if finished.page.is_file():
         terminal.line(f"report   {short_path(finished.page)}")
@@ -123,8 +123,8 @@ def show(terminal: Terminal, finished: Finished) -> None:
 
 def show_judgement(terminal: Terminal, night: Night, judgement: NightJudgement) -> None:
     """The table, findings that are not in it, and the verdict."""
-    shown = table.table(night, judgement)
-    terminal.line(table.head(night, judgement, shown))
+    shown = night_table.table(night, judgement)
+    terminal.line(night_table.head(night, judgement, shown))
     _show_table(terminal, shown)
     others = [entry for entry in judgement.others if entry.is_counted and entry.state in _FINDING_ORDER]
     others.sort(key=lambda judged: _FINDING_ORDER.index(judged.state))
@@ -138,9 +138,9 @@ def show_judgement(terminal: Terminal, night: Night, judgement: NightJudgement) 
     terminal.line(f"{terminal.style(f'{word:<8}', word)} {judgement.sentence}     exit {judgement.exit}")
 
 
-def _show_table(terminal: Terminal, shown: table.Table) -> None:
+def _show_table(terminal: Terminal, shown: night_table.Table) -> None:
     """The lines that are not within their limits, worst first, with the nodes that they concern; then what the others come to."""
-    heads, rows = table.grid(shown, _LINES, _COLUMNS)
+    heads, rows = night_table.grid(shown, _LINES, _COLUMNS)
     widths = [max(map(len, column)) for column in zip(heads, *(texts for _, texts in rows), strict=True)]
     for line, texts in [(None, heads), *rows] if rows else ():
         first, *cells = (

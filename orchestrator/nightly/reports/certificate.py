@@ -13,13 +13,13 @@ from ...model.errors import UsageError
 from ...reports.summary import table_lines
 from ...store import paths, seal
 from .. import night_files
-from ..judging import floors
+from ..judging import floor_limits
 from ..judging.night import NODE, read_runs
 from ..night_judgement import FLEET, Judged, NightJudgement
 from ..run_record import nodes_of, versions_of
 from ..suite import FINDINGS, Night
-from . import units
-from .table import ORDER
+from . import figure_units
+from .night_table import ORDER
 
 DOCUMENT, SUMMARY, SEAL = "certificate.json", "certificate.md", "certificate-sha256.txt"
 _WORDS = {"pass": "ACCEPTED", "warn": "ACCEPTED WITH SUSPECTS", "fail": "REJECTED", "unknown": "NOT DECIDED"}
@@ -78,7 +78,9 @@ def write(directory: Path) -> dict[str, Any]:
 def _with_floor(judgement: NightJudgement) -> set[str]:
     """The nodes of which a figure was compared with a floor."""
     compared = (
-        judged for judged in judgement.findings if judged.finding.gate == floors.GATE and judged.state != "unknown"
+        judged
+        for judged in judgement.findings
+        if judged.finding.gate == floor_limits.GATE and judged.state != "unknown"
     )
     return {ends[0] for judged in compared if len(ends := nodes_of(judged.finding.node or "")) == 1}
 
@@ -115,12 +117,12 @@ def _figure(judged: Judged) -> dict[str, Any]:
     assert compared is not None
     is_known = compared.excess is not None
     return {
-        "metric": units.name(judged.finding.metric), "of": judged.finding.node or "all nodes", "value": codec.plain(judged.value),
-        "measured": "" if judged.value is None else units.quantity(judged.value, judged.unit), "state": judged.state,
+        "metric": figure_units.name(judged.finding.metric), "of": judged.finding.node or "all nodes", "value": codec.plain(judged.value),
+        "measured": "" if judged.value is None else figure_units.quantity(judged.value, judged.unit), "state": judged.state,
         "compared_with": judged.reference if is_known else _NOTHING,
-        "reference": units.quantity(compared.reference, judged.unit) if is_known and compared.reference is not None else "",
-        "limit": units.limit(compared.limit) if is_known and compared.limit else "",
-        "change": units.change(compared.change, judged.unit) if compared.change is not None else "", "text": judged.finding.text,
+        "reference": figure_units.quantity(compared.reference, judged.unit) if is_known and compared.reference is not None else "",
+        "limit": figure_units.limit(compared.limit) if is_known and compared.limit else "",
+        "change": figure_units.change(compared.change, judged.unit) if compared.change is not None else "", "text": judged.finding.text,
     }  # fmt: skip
 
 
@@ -145,7 +147,7 @@ def _not_checked(
         nodes = ", ".join(node for node in without_floor if hardware.get(node) == kind)
         yield f"floors: none for {nodes} ({kind}); ccbed baseline accept writes them"
     names = {judged.finding.metric for judged in judgement.cells}
-    with_floor = {judged.finding.metric for judged in judgement.findings if judged.finding.gate == floors.GATE}
+    with_floor = {judged.finding.metric for judged in judgement.findings if judged.finding.gate == floor_limits.GATE}
     without = sorted(names - with_floor)
     if without and with_floor:
         more = f" and {len(without) - 8} more" if len(without) > 8 else ""

@@ -12,8 +12,8 @@ from ...reports.page import svg
 from ..distribution import Distribution
 from ..suite import Night, Row
 from . import page
+from .figure_units import quantity
 from .night_report import ROW_ORDER, worst
-from .units import quantity
 
 if TYPE_CHECKING:
     import numpy as np

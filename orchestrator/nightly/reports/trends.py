@@ -10,11 +10,11 @@ from markupsafe import Markup
 
 from ...model.frozen import dataclass
 from ...reports.page import svg
-from ..gates.nights import Key, Metric
+from ..gates.records import Key, Metric
 from ..night_judgement import Judged
-from . import units
+from . import figure_units
 from .night_report import NightReport
-from .table import ORDER
+from .night_table import ORDER
 
 #: Nights of a trend, the newest ones; nodes with a line of their own, those with the worst findings; pictures of a page.
 NIGHTS, NODES, PICTURES = 30, 4, 12
@@ -106,7 +106,7 @@ def draw(trend: Trend, name: str) -> Markup:
                     height=HEIGHT, class_="hit")
         for index, at in enumerate(x)
     ]  # fmt: skip
-    title = f"{units.name(trend.metric.name)} over {len(trend.nights)} nights"
+    title = f"{figure_units.name(trend.metric.name)} over {len(trend.nights)} nights"
     return _picture(name, title, svg.element("desc", describe(trend, -1), id=f"{name}-d"), *shapes)
 
 
@@ -142,11 +142,11 @@ def describe(trend: Trend, index: int) -> str:
     text = f"{trend.nights[index]}: "
     if span is None:
         return f"{text}not measured"
-    low, median, high = (units.quantity(value, unit) for value in span)
+    low, median, high = (figure_units.quantity(value, unit) for value in span)
     text += median + (f", {low} to {high}" if low != high else "")
     values = ((node, line[index]) for node, line in trend.lines.items())
     return text + "".join(
-        f"; {node} {'not measured' if value is None else units.quantity(value, unit)}" for node, value in values
+        f"; {node} {'not measured' if value is None else figure_units.quantity(value, unit)}" for node, value in values
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.model.errors import UsageError
-from orchestrator.nightly import judging, night_files, rows
+from orchestrator.nightly import judging, night_files, row_states
 from orchestrator.nightly.reports import certificate
 from orchestrator.nightly.suite import MetricRule
 from orchestrator.store import seal
@@ -161,7 +161,7 @@ def test_a_cluster_with_a_node_on_a_drained_host_is_not_accepted(tmp_path: Path)
 
 def test_a_cluster_that_lost_a_node_is_not_accepted(tmp_path: Path) -> None:
     """The night itself is judged by the others."""
-    lost = rows.of_node("n9", "is dead; cannot be brought up again: no memory left")
+    lost = row_states.of_node("n9", "is dead; cannot be brought up again: no memory left")
     directory = write_night(tmp_path, 1, {"gemm": rates()}, nodes=NODES, cells=[FLOOR], rows=[lost])
     judgement = judging.judge(directory, ())
     assert (judgement.outcome, judgement.exit) == ("pass", 0)

@@ -16,7 +16,7 @@ import pytest
 from orchestrator.model import codec
 from orchestrator.nightly import judging, levels, night_files
 from orchestrator.nightly.app import night_end
-from orchestrator.nightly.gates.nights import Record
+from orchestrator.nightly.gates.records import Record
 from orchestrator.nightly.judging import figures
 from orchestrator.nightly.judging.night import read_runs
 from orchestrator.nightly.night_judgement import NightJudgement, suspects_of

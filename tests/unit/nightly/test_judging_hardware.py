@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.nightly import judging
 from orchestrator.nightly.baselines import Baseline
-from orchestrator.nightly.gates.nights import Key, Metric, Record
+from orchestrator.nightly.gates.records import Key, Metric, Record
 from orchestrator.nightly.judging import busy_hosts, figures, hardware
 from orchestrator.nightly.night_judgement import NightJudgement
 

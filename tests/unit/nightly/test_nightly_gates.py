@@ -8,9 +8,8 @@ import pytest
 
 from orchestrator.nightly import classes
 from orchestrator.nightly.gates import digests
-from orchestrator.nightly.gates.finding import Finding, worst
-from orchestrator.nightly.gates.nights import Better, Key, Metric, Record
-from orchestrator.nightly.judging import cells, figures, floors, metrics
+from orchestrator.nightly.gates.records import Better, Finding, Key, Metric, Record, worst
+from orchestrator.nightly.judging import cells, figures, floor_limits, metric_kinds
 
 
 @pytest.mark.parametrize(
@@ -22,7 +21,7 @@ from orchestrator.nightly.judging import cells, figures, floors, metrics
 )  # fmt: skip
 def test_a_floor_has_a_direction(value: float, better: Better, outcome: str) -> None:
     metric = Metric(name="m", unit="s", better=better)
-    assert floors.judge_value(metric, "a", (value,), 10.0).outcome == outcome
+    assert floor_limits.judge_value(metric, "a", (value,), 10.0).outcome == outcome
 
 
 @pytest.mark.parametrize(
@@ -35,7 +34,7 @@ def test_a_floor_has_a_direction(value: float, better: Better, outcome: str) -> 
 )  # fmt: skip
 def test_a_figure_that_has_no_ratio_says_why(values: tuple[float, ...], reason: str) -> None:
     metric = Metric(name="gemm", unit="TFLOP/s", better="higher", ceiling=1000.0)
-    assert metrics.missing_reason(metric, values) == reason
+    assert metric_kinds.missing_reason(metric, values) == reason
 
 
 def test_a_time_of_0_in_one_pass_hides_no_loss_of_the_others() -> None:

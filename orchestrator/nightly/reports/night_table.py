@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...model.errors import EXIT_INFRASTRUCTURE
 from ...model.frozen import dataclass
-from ..judge import Compared
+from ..night_judge import Compared
 from ..night_judgement import Judged, NightJudgement
 from ..run_record import nodes_of
 from ..suite import Night
-from . import units
+from . import figure_units
 
 #: States from the worst to the best; the first ones are shown, the others are counted.
 ORDER = ("fail", "xpass", "warn", "unknown", "xfail", "pass")
@@ -144,9 +144,9 @@ def _line(metric: str, cell: str, group: Sequence[Judged]) -> Line:
         for place in nodes_of(judged.finding.node or "") or (ALL_NODES,):
             cells.setdefault(place, _cell(judged))
     worst, compared = ranked[0], _compared(ranked[0])
-    reference = units.quantity(compared.reference, worst.unit) if compared.reference is not None else ""
+    reference = figure_units.quantity(compared.reference, worst.unit) if compared.reference is not None else ""
     return Line(
-        metric=units.name(metric) + (f" ({cell})" if cell else ""), state=worst.state, rank=_rank(worst), cells=cells,
+        metric=figure_units.name(metric) + (f" ({cell})" if cell else ""), state=worst.state, rank=_rank(worst), cells=cells,
         limit=_limit(compared), reference=reference,
         worst=worst.finding.node or "", notes=tuple(dict.fromkeys(_notes(ranked))),
     )  # fmt: skip
@@ -156,7 +156,7 @@ def _limit(compared: Compared) -> str:
     if compared.limit is None:
         return ""
     is_open = not compared.is_resolved and (compared.excess or 0.0) <= compared.limit
-    return units.limit(compared.limit) + (UNRESOLVED if is_open else "")
+    return figure_units.limit(compared.limit) + (UNRESOLVED if is_open else "")
 
 
 def _compared(judged: Judged) -> Compared:
@@ -173,8 +173,8 @@ def _rank(judged: Judged) -> tuple[int, float]:
 
 def _cell(judged: Judged) -> Cell:
     compared = _compared(judged)
-    change = units.change(compared.change or 0.0, judged.unit)
-    value = f"{units.quantity(judged.value, judged.unit)}; " if judged.value is not None else ""
+    change = figure_units.change(compared.change or 0.0, judged.unit)
+    value = f"{figure_units.quantity(judged.value, judged.unit)}; " if judged.value is not None else ""
     return Cell(state=judged.state, change=change, title=f"{value}{judged.finding.text}")
 
 
@@ -186,7 +186,7 @@ def _notes(ranked: Iterable[Judged]) -> Iterator[str]:
         if compared.change_again is not None:
             beyond = [value > (compared.limit or 0.0) for value in (compared.excess or 0.0, compared.again or 0.0)]
             doubt = ": flaky" if any(beyond) else ": not resolved"
-            yield f"{place} again {units.change(compared.change_again, judged.unit)}{doubt if judged.state == 'warn' else ''}"
+            yield f"{place} again {figure_units.change(compared.change_again, judged.unit)}{doubt if judged.state == 'warn' else ''}"
         elif "->" in place or ":" in place:
             yield place
         if judged.finding.since:

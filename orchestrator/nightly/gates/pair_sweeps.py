@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...model.frozen import dataclass, field
-from .. import judge as engine
+from .. import night_judge as engine
 from . import robust
-from .finding import Finding, Outcome
+from .records import Finding, Outcome
 
 if TYPE_CHECKING:
     from ..classes import MetricClass
-    from .nights import Flags, Floats
+    from .records import Flags, Floats
 
 Kind = Literal["all", "direction", "link", "egress", "ingress", "node", "group egress", "group ingress", "group"]
 

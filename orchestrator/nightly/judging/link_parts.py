@@ -9,14 +9,14 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..classes import MetricClass
-from ..gates import pairs
-from ..gates.nights import Record
+from ..gates import pair_sweeps
+from ..gates.records import Record
 from ..night_judgement import Judged
 from ..run_record import nodes_of
 from .figures import Series
 
 if TYPE_CHECKING:
-    from ..gates.nights import Flags
+    from ..gates.records import Flags
 
 #: The directions of links with a rate: the time of a byte.
 LINK = "link beta"
@@ -31,7 +31,7 @@ def between_hosts(series: Series, past: Sequence[Record]) -> tuple[Series, list[
 
     inside = [label for label in series.values if is_inside(label)]
     ends = {end: series.link_hosts[end.partition(":")[0]] for label in inside for end in label.split("->")}
-    shared = pairs.describe_shared(pairs.shared_hosts(tuple(sorted(ends)), ends))
+    shared = pair_sweeps.describe_shared(pair_sweeps.shared_hosts(tuple(sorted(ends)), ends))
     reason = f"{series.metric.name}: not judged: {shared}" if inside else ""
     values = {label: values for label, values in series.values.items() if label not in inside}
     return dataclasses.replace(series, values=values), [record for record in past if not is_inside(record.node)], reason
@@ -69,11 +69,11 @@ def judge_pairs(series: Series, cells: Iterable[Judged], kind: MetricClass, apar
     for label in set(healthy).difference(known) if has_reference else ():
         expected[place[label]] = False
     names = {node: node.partition(":")[0] for node in nodes}
-    sweep = pairs.solve(
+    sweep = pair_sweeps.solve(
         rates, nodes, kind, {node: series.leaves.get(name, "") for node, name in names.items()}, reference if has_reference else None,
         {node: series.link_hosts.get(name, name) for node, name in names.items()}, expected,
     )  # fmt: skip
-    finding = pairs.judge(sweep, series.metric.name)
+    finding = pair_sweeps.judge(sweep, series.metric.name)
     runs = tuple(dict.fromkeys(run for runs in series.runs.values() for run in runs))
     if finding.culprits and len(runs) < 2:
         finding = dataclasses.replace(finding, text=f"{finding.text}; one run, not confirmed by another")

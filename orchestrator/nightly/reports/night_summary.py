@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from ...reports.summary import cell, code, table_lines
 from .night_report import NightReport, cells
-from .table import grid, head, next_step, table
+from .night_table import grid, head, next_step, table
 
 LINES = 20
 #: Metrics of the table, and nodes; trials that did not pass.

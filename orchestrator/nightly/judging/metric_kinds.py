@@ -9,8 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from ..classes import MetricClass
-from ..gates.finding import Finding
-from ..gates.nights import Metric, Record
+from ..gates.records import Finding, Metric, Record
 from ..levels import Level
 from ..night_judgement import Judged
 from ..run_record import nodes_of

@@ -9,7 +9,7 @@ from datetime import datetime
 from ...reports.metrics import Gauge, known_gauge, text
 from ..night_judgement import Judged
 from .night_report import ROW_ORDER, NightReport, cells, worst
-from .table import ORDER
+from .night_table import ORDER
 
 OUTCOMES = {"pass": 0, "fail": 1, "unknown": 2, "warn": 3, "xfail": 4, "xpass": 5}
 _STATES = ", ".join(f"{number} {state}" for state, number in OUTCOMES.items())
@@ -58,7 +58,7 @@ def _epoch_s(started: str) -> float | None:
 
 def _findings(report: NightReport) -> _Samples:
     """Zero for a state that a gate could have had, so that an alert sees it end."""
-    states = [(judged.finding.gate, judged.state) for judged in report.judgement.findings]
+    states: list[tuple[str, str]] = [(judged.finding.gate, judged.state) for judged in report.judgement.findings]
     gates = dict.fromkeys(gate for gate, _ in states)
     return [({"gate": gate, "state": state}, float(states.count((gate, state)))) for gate in gates for state in ORDER]
 

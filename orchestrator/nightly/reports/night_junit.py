@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 from ...model.frozen import dataclass
 from ...reports.junit import clean
-from .. import rows
+from .. import row_states
 from ..night_judgement import Judged
 from ..suite import Row
 from .night_report import NightReport, cells
-from .table import ORDER
+from .night_table import ORDER
 
 #: The tags of states of nights, of repeats and of findings; the others passed.
 _TAGS = {
@@ -59,7 +59,7 @@ def render(report: NightReport) -> bytes:
 def _repeat(row: Row, report: NightReport) -> Case:
     again = f", again on {row.again}" if row.again else ""
     return Case(
-        name=f"repeat {row.repeat + 1}{again}", tag="skipped" if rows.node(row) else _TAGS.get(row.state, ""), type=row.state,
+        name=f"repeat {row.repeat + 1}{again}", tag="skipped" if row_states.node(row) else _TAGS.get(row.state, ""), type=row.state,
         message=row.reason or row.state, text=f"run: {report.directory}/runs/{row.run}" if row.run else "no bundle",
         duration_s=row.duration_s,
     )  # fmt: skip

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..model.frozen import dataclass
 from .gates import robust
-from .gates.nights import Better
+from .gates.records import Better
 
 if TYPE_CHECKING:
-    from .gates.nights import Flags, Floats
+    from .gates.records import Flags, Floats
 
 #: Chance that the first measurement of a sound night as a whole is beyond the limit of a failure, the mean of its last nights beyond
 #: theirs, and anything beyond that of a warning: divided over the nodes and metrics of the night.

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ...model.frozen import dataclass, replace
 from ..baselines import Baseline, Floor, node_hardware
 from ..classes import matches as matches_name
-from ..gates.finding import Finding, Outcome
-from ..gates.nights import Key, Metric
-from ..judge import Compared
+from ..gates.records import Finding, Key, Metric, Outcome
+from ..night_judge import Compared
 from ..night_judgement import Judged
 from ..suite import Cell, MetricRule
 from .figures import NODE_PROBE, Series
