@@ -146,12 +146,6 @@ def _not_checked(
     for kind in sorted({hardware[node] for node in without_floor if node in hardware}):
         nodes = ", ".join(node for node in without_floor if hardware.get(node) == kind)
         yield f"floors: none for {nodes} ({kind}); ccbed baseline accept writes them"
-    names = {judged.finding.metric for judged in judgement.cells}
-    with_floor = {judged.finding.metric for judged in judgement.findings if judged.finding.gate == floor_limits.GATE}
-    without = sorted(names - with_floor)
-    if without and with_floor:
-        more = f" and {len(without) - 8} more" if len(without) > 8 else ""
-        yield f"floors: none for {len(without)} of {len(names)} metrics: {', '.join(without[:8])}{more}"
     for left_out in (night.quarantined, night.drained):
         yield from (f"{node} {reason}" for node, reason in sorted(left_out.items()))
     yield from dict.fromkeys(

@@ -101,11 +101,13 @@ def test_a_node_that_is_like_its_peers_is_not_judged_without_a_floor(tmp_path: P
     assert {node["outcome"] for node in certificate.write(directory)["nodes"]} == {"not judged"}
 
 
-def test_metrics_without_a_floor_are_listed(tmp_path: Path) -> None:
+def test_metrics_without_a_floor_say_what_they_were_compared_with(tmp_path: Path) -> None:
     lines = [[*repeat, *(figure("disk", 1.0, "GB/s", "higher", node=node) for node in NODES)] for repeat in rates()]
     directory = write_night(tmp_path, 1, {"gemm": lines}, nodes=NODES, cells=[FLOOR])
     night_files.write_judgement(directory, judging.judge(directory, ()))
-    assert certificate.write(directory)["not_checked"][0] == "floors: none for 1 of 2 metrics: disk"
+    compared = certificate.write(directory)["compared"]
+    assert compared[0] == "disk: 3 equal nodes in the same night (4 figures: 4 pass)"
+    assert compared[1].startswith("gemm: the floor of the suite for gemm (4 figures: 4 pass)")
 
 
 def test_a_failure_that_a_ticket_expects_is_not_accepted(tmp_path: Path) -> None:
