@@ -6,6 +6,7 @@ CCBED_BENCH_SEED is the first seed. The rows are printed, and written to out/nig
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 
@@ -33,11 +34,7 @@ CASES: tuple[tuple[str, int, int, int, Callable[[Floats], None], int, float], ..
 )
 
 
-def report(line: str) -> None:
-    table.OUT.mkdir(parents=True, exist_ok=True)
-    with (table.OUT / "nights.md").open("a") as file:
-        file.write(line + "\n")
-    print(line, flush=True)
+report = functools.partial(table.report, "nights.md")
 
 
 @pytest.mark.bench

@@ -5,6 +5,7 @@ CCBED_BENCH_SWEEPS (default 100) says how many; CCBED_BENCH_SEED is the first se
 
 from __future__ import annotations
 
+import functools
 import os
 from collections import Counter
 
@@ -20,12 +21,7 @@ SWEEPS = int(os.environ.get("CCBED_BENCH_SWEEPS", "100"))
 SEED = int(os.environ.get("CCBED_BENCH_SEED", "9000000"))
 
 
-def report(line: str) -> None:
-    """To the terminal and to the file, at once: a run that is cut off keeps what it has."""
-    table.OUT.mkdir(parents=True, exist_ok=True)
-    with (table.OUT / "sweeps.md").open("a") as file:
-        file.write(line + "\n")
-    print(line, flush=True)
+report = functools.partial(table.report, "sweeps.md")
 
 
 @pytest.mark.bench

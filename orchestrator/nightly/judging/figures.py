@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...model.frozen import dataclass, field
+from ...model.frozen import dataclass, field, replace
 from ..gates.records import Finding, Key, Metric, Record
 from ..night_judgement import Judged
 from ..run_record import MEASURED, RunRecord, exempt, nodes_of, versions_of
@@ -54,11 +54,11 @@ class Series:
             [value for value in self.values.get(label or "", ()) if math.isfinite(value)] if label is not None else []
         )
         runs = [self.runs.get(label, [])] if label is not None else self.runs.values()
-        place: dict[str, Any] = {
-            "state": finding.outcome, "cell": self.cells[0] if self.cells else "", "key": self.key, "unit": self.metric.unit,
-            "value": statistics.median(values) if values else None, "runs": tuple(dict.fromkeys(run for names in runs for run in names)),
-        }  # fmt: skip
-        return Judged(finding=finding, **(place | more))
+        judged = Judged(
+            finding=finding, state=finding.outcome, cell=self.cells[0] if self.cells else "", key=self.key, unit=self.metric.unit,
+            value=statistics.median(values) if values else None, runs=tuple(dict.fromkeys(run for names in runs for run in names)),
+        )  # fmt: skip
+        return replace(judged, **more)
 
     def takes_part(self, node: str) -> bool:
         return set(nodes_of(node)) <= self.participants

@@ -53,7 +53,7 @@ def write(directory: Path) -> dict[str, Any]:
             }
             for node, host in sorted(night.hosts.items())
         ],
-        "figures": [_figure(judged) for judged in figures],
+        "figures": [{**_figure(judged), "value": codec.plain(judged.value)} for judged in figures],
         "findings": [
             {"gate": judged.finding.gate, "state": judged.state, "text": judged.finding.text, "runs": list(judged.runs)}
             for judged in judgement.findings if not judged.compared
@@ -111,13 +111,13 @@ def _outcome(night: Night, judgement: NightJudgement, node: str, without_floor: 
     return "not judged" if worst == "pass" and node in without_floor else worst
 
 
-def _figure(judged: Judged) -> dict[str, Any]:
+def _figure(judged: Judged) -> dict[str, str]:
     """``limit``: in percent of what it was compared with; empty where it was compared with nothing, or with a floor."""
     compared = judged.compared
     assert compared is not None
     is_known = compared.excess is not None
     return {
-        "metric": figure_units.name(judged.finding.metric), "of": judged.finding.node or "all nodes", "value": codec.plain(judged.value),
+        "metric": figure_units.name(judged.finding.metric), "of": judged.finding.node or "all nodes",
         "measured": "" if judged.value is None else figure_units.quantity(judged.value, judged.unit), "state": judged.state,
         "compared_with": judged.reference if is_known else _NOTHING,
         "reference": figure_units.quantity(compared.reference, judged.unit) if is_known and compared.reference is not None else "",
