@@ -107,7 +107,7 @@ def solve(
     group = np.array([(groups or {}).get(node, "") for node in nodes])
     excess, sigma = _standardise(slowness, group, kind, has_reference=reference is not None)
     least = engine.least_change(kind.least, "lower")
-    wide = sigma * float(engine.student(engine.FALSE_WARNING / count, np.array(engine.CLASS_WEIGHT + count)))
+    wide = sigma * float(robust.student(engine.FALSE_WARNING / count, np.array(engine.CLASS_WEIGHT + count)))
     limit, most = max(least, min(wide, engine.RESOLUTION * least)), engine.RESOLUTION * least
     fabric = _Fabric(nodes=nodes, group=group, least=least, sigma=sigma, has_reference=reference is not None)
     slow, alternatives, common, rest = fabric.explain(excess)

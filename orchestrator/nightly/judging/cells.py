@@ -139,7 +139,7 @@ class _Table:
 
         values = [float(self.values[-1, row, column]) for row in pair]
         chance = engine.FALSE_WARNING / self._history.figures
-        spread = float(engine.student(chance, np.array(engine.CLASS_WEIGHT))) * subject.kind.peers * math.sqrt(2)
+        spread = float(robust.student(chance, np.array(engine.CLASS_WEIGHT))) * subject.kind.peers * math.sqrt(2)
         least = float(self.least[column])
         limit = min(max(least, spread), engine.RESOLUTION * least)
         if abs(values[0] - values[1]) > limit:
