@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import math
-import statistics
 from typing import TYPE_CHECKING
+
+from ...model import ratio
 
 if TYPE_CHECKING:
     from .records import Floats
@@ -54,30 +53,6 @@ def student(chance: float, freedom: Floats) -> Floats:
     import numpy as np
 
     rounded = np.minimum(np.floor(freedom), 200).astype(int)
-    table = {number: _student(chance, number) for number in np.unique(rounded).tolist()}
+    table = {number: ratio.student(2 * chance, number) for number in np.unique(rounded).tolist()}
     result: Floats = np.vectorize(table.__getitem__, otypes=[float])(rounded)
     return result
-
-
-@functools.lru_cache(maxsize=10_000)
-def _student(chance: float, n: int) -> float:
-    """By the expansion of G. W. Hill (1970), Algorithm 396, for n of 3 and more."""
-    both = 2 * chance
-    a = 1 / (n - 0.5)
-    b = 48 / a**2
-    c = ((20700 * a / b - 98) * a - 16) * a + 96.36
-    d = ((94.5 / (b + c) - 3) / b + 1) * math.sqrt(a * math.pi / 2) * n
-    y = (d * both) ** (2 / n)
-    if y > 0.05 + a:
-        x = statistics.NormalDist().inv_cdf(both / 2)
-        y = x**2
-        if n < 5:
-            c += 0.3 * (n - 4.5) * (x + 0.6)
-        c += (((0.05 * d * x - 5) * x - 7) * x - 2) * x + b
-        y = (((((0.4 * y + 6.3) * y + 36) * y + 94.5) / c - y - 3) / b + 1) * x
-        y = math.expm1(a * y**2)
-    else:
-        y = ((1 / (((n + 6) / (n * y) - 0.089 * d - 0.822) * (n + 2) * 3) + 0.5 / (n + 4)) * y - 1) * (n + 1) / (
-            n + 2
-        ) + 1 / y
-    return math.sqrt(n * y)
