@@ -111,8 +111,7 @@ def test_links_whose_unit_changed_are_judged_without_the_nights_before(tmp_path:
     judgement = judging.judge(directory, past)
     assert (judgement.outcome, judgement.exit) == ("unknown", 2)
     assert "changed its unit or direction" in judgement.sentence
-    [pairs] = [judged for judged in judgement.findings if judged.finding.gate == "pairs"]
-    assert pairs.state == "pass"
+    assert pairs_of(judgement).state == "pass"
 
 
 def test_directions_between_nodes_of_one_host_are_not_judged(tmp_path: Path) -> None:
