@@ -246,12 +246,14 @@ class _State:
         unresolved = (excess > weak) & ~first & (~(again <= weak) | (excess > most))
         fleet_limit, fleet_usual, _ = _limits(nights, self._fleet, noise)
         fleet_weak = np.clip(fleet_usual, nights.least, most)
-        shift = np.where(known >= LEAST_NODES, day - self._fleet.median, np.nan)
+        # Nodes that were never measured together have no common reference: what they had in common was 0 then.
+        is_known, nodes_nights = self._fleet.count > 0, references.count.max(axis=0)
+        shift = np.where(known >= LEAST_NODES, day - np.where(is_known, self._fleet.median, 0.0), np.nan)
         return Verdict(
             excess=excess, again=again, limit=limit, weak=weak, usual=usual, reference=references.median.copy(),
             nights=references.count.copy(), first=first, flaky=flaky, unresolved=unresolved, lasting=lasting, lasting_mean=mean,
             fails=fails, is_peer=is_peer, enters=~np.isnan(values) & ~first & ~fails & ~unresolved, day=day,
-            fleet=np.where(is_pair, day, shift), fleet_nights=self._fleet.count.copy(),
+            fleet=np.where(is_pair, day, shift), fleet_nights=np.where(is_known, self._fleet.count, nodes_nights),
             fleet_limit=np.where(is_pair, limit.max(axis=0), fleet_limit), fleet_weak=np.where(is_pair, weak.min(axis=0), fleet_weak),
         )  # fmt: skip
 

@@ -50,6 +50,25 @@ def test_a_time_of_0_in_one_pass_hides_no_loss_of_the_others() -> None:
     assert (judged.state, judged.finding.text.startswith("n0: step time +99")) == ("warn", True)
 
 
+@pytest.mark.parametrize(
+    "pairs_of_nights", [(("n0",),), (("n0", "n1"),), (("n0", "n1", "n2"),), (("n0", "n1"), ("n1", "n2"), ("n0", "n2"))]
+)
+def test_all_nodes_that_lose_half_never_pass(pairs_of_nights: tuple[tuple[str, ...], ...]) -> None:
+    """Also two nodes, which have no middle one, and three that were never measured in the same night before."""
+    rate, key = Metric(name="gemm", unit="TFLOP/s", better="higher"), Key(hardware="Xeon", workload="node-probe")
+    past = [
+        Record(night=night, node=node, metric=rate, key=key, values=(100.0, 100.2, 100 + night / 10))
+        for night in range(1, 7) for node in pairs_of_nights[night % len(pairs_of_nights)]
+    ]  # fmt: skip
+    values = {node: [50.0, 50.1, 50.2] for nodes in pairs_of_nights for node in nodes}
+    tonight = figures.Series(
+        rate, key, values=values, again=values, versions={node: {} for node in values}, cells=["gemm"]
+    )
+    subject = cells.Subject(series=tonight, past=past, kind=classes.of("gemm", classes.read()))
+    states = {judged.state for judged in cells.judge([subject], cells.Tonight(number=7, date="2026-01-07"))}
+    assert "fail" in states
+
+
 def digest(node: str, bits: str, library: str = "cublas 12") -> digests.Digest:
     return digests.Digest(node=node, device="gpu-a", software=library, digest=bits, seconds=10.0)
 
