@@ -14,7 +14,7 @@ from ..core.spec import source_positions, trial_draft, values
 from ..model.errors import UsageError
 from ..model.frozen import dataclass, replace
 from . import classes
-from .gates.nights import Better, Key
+from .gates.records import Better, Key
 
 #: Where baselines are, relative to the working directory.
 DIRECTORY = Path("inventories/baselines")
@@ -96,25 +96,6 @@ class _Head:
     floors: Any = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Entry:
-    """A floor as its file says it."""
-
-    metric: str
-    floor: float
-    unit: str
-    better: str
-    measured: float
-    margin: str
-    n: int
-    evidence: tuple[str, ...]
-    accepted: str
-    trial: str
-    workload: str
-    parameters: str = ""
-    gang: str = ""
-
-
 def read_all(directory: Path) -> tuple[Baseline, ...]:
     """The baselines in a directory, none if there is none. Raises UsageError with every mistake of all files."""
     baselines: list[Baseline] = []
@@ -167,17 +148,14 @@ def _floor(draft: trial_draft.Draft, where: source_positions.Path, item: Any) ->
         draft.add_problem(where, "must be a mapping with `metric` and `floor`", item)
         return None
     problems = len(draft.problems)
-    arguments = draft.convert_arguments(where, _Entry, item, "key")
-    draft.enforce_minimums(where, arguments, {"floor": 0})
-    if arguments.get("better", "higher") not in ("higher", "lower"):
-        draft.add_problem((*where, "better"), "must be higher or lower", arguments["better"])
     try:
-        margin = values.share(arguments.get("margin", "0"))
+        share = {"margin": values.share(item["margin"])} if "margin" in item else {}
     except ValueError as error:
-        draft.add_problem((*where, "margin"), str(error), arguments["margin"])
-    if len(draft.problems) > problems:
-        return None
-    return Floor(**{**arguments, "margin": margin})
+        share = {"margin": 0.0}
+        draft.add_problem((*where, "margin"), str(error), item["margin"])
+    arguments = draft.convert_arguments(where, Floor, {**item, **share}, "key")
+    draft.enforce_minimums(where, arguments, {"floor": 0})
+    return Floor(**arguments) if len(draft.problems) == problems else None
 
 
 def accept(

@@ -13,8 +13,8 @@ from ..app.hosts import node_names
 from ..model.frozen import dataclass, replace
 
 if TYPE_CHECKING:
-    from .gates.nights import Record
-    from .night_judgement import Judged, NightJudgement
+    from .gates.records import Record
+    from .night_judgement import NightJudgement
     from .run_record import RunRecord
 
 T = TypeVar("T")
@@ -53,7 +53,13 @@ class Nodes(node_names.Nodes):
     def judgement(self, judgement: NightJudgement, hosts: Mapping[str, str]) -> NightJudgement:
         """The findings of an earlier night, whose nodes were on ``hosts``."""
         names = self.names(hosts)
-        return replace(judgement, findings=tuple(_rename_finding(judged, names) for judged in judgement.findings))
+        findings = (
+            replace(judged, finding=replace(judged.finding, node=rename(judged.finding.node, names)))
+            if judged.finding.node
+            else judged
+            for judged in judgement.findings
+        )
+        return replace(judgement, findings=tuple(findings))
 
 
 def rename(label: str, names: Mapping[str, str]) -> str:
@@ -66,8 +72,3 @@ def rename(label: str, names: Mapping[str, str]) -> str:
 
 def _renamed(values: Mapping[str, T], names: Mapping[str, str]) -> dict[str, T]:
     return {names.get(node, node): value for node, value in values.items()}
-
-
-def _rename_finding(judged: Judged, names: Mapping[str, str]) -> Judged:
-    node = judged.finding.node
-    return replace(judged, finding=replace(judged.finding, node=rename(node, names))) if node else judged

@@ -6,9 +6,8 @@ from typing import Literal
 
 from ..model.errors import EXIT_INFRASTRUCTURE
 from ..model.frozen import dataclass
-from .gates.finding import Finding
-from .gates.nights import Key
-from .judge import Compared
+from .gates.records import Finding, Key
+from .night_judge import Compared
 from .run_record import nodes_of
 
 #: ``xfail``: fails as its ticket says. ``xpass``: passes although a ticket says that it fails; counts as a failure.
@@ -20,7 +19,7 @@ class Judged:
     """A finding of a gate in its place. ``runs``: names of the night's bundles that it rests on; ``value``: of the night, its
     median, in ``unit``; ``reference``: what it was compared with, in words. ``ticket``: of an expected failure.
     ``is_counted``: False for an unknown that is no defect of the night: a metric has no history yet, or a node too few peers.
-    ``compared``: of a finding of the gate ``reference`` (a node and metric) or ``fleet`` (all nodes), the numbers.
+    ``compared``: the numbers of a figure beside its reference, of all nodes together, or beside a floor.
     """
 
     finding: Finding
@@ -67,6 +66,13 @@ class NightJudgement:
     def fleet(self) -> tuple[Judged, ...]:
         """Metrics in which all nodes changed together."""
         return tuple(judged for judged in self.findings if judged.compared and judged.finding.gate == FLEET)
+
+    @property
+    def others(self) -> tuple[Judged, ...]:
+        """The findings that have no place in the table."""
+        return tuple(
+            judged for judged in self.findings if not judged.compared or judged.finding.gate not in (REFERENCE, FLEET)
+        )
 
     @property
     def word(self) -> str:

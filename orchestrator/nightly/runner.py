@@ -13,7 +13,7 @@ from typing import Protocol
 from ..model.errors import EXIT_INFRASTRUCTURE, EXIT_INTERRUPTED, CcbedError, Interrupted
 from ..model.frozen import dataclass, field
 from ..views import statistics
-from . import night_files, rows, selector
+from . import night_files, row_states, selector
 from .suite import RUNS, Cell, Night, Row
 
 #: After so many repeats in a row that did not end, the others of the cell are skipped.
@@ -235,7 +235,7 @@ class Runner:
         begin = self.now()
         attempt = self._attempt(cell, repeat, open_runs.get(repeat, ""), again)
         return Row(
-            cell=cell.name, repeat=repeat, state="unfinished" if attempt.is_overdue else rows.state(attempt.exit),
+            cell=cell.name, repeat=repeat, state="unfinished" if attempt.is_overdue else row_states.state(attempt.exit),
             run=attempt.run, exit=attempt.exit, duration_s=round(self.now() - begin, 3), reason=attempt.reason, again=again,
         )  # fmt: skip
 
@@ -267,7 +267,7 @@ class Runner:
         except Exception as error:  # noqa: BLE001 a suite always ends with a report
             lost = {"(all)": _describe(error)}
         for node, reason in lost.items():
-            row = rows.of_node(node, reason)
+            row = row_states.of_node(node, reason)
             if row not in journal.rows:
                 journal.append(row)
                 self.on_node(row)

@@ -17,7 +17,7 @@ REQUIREMENTS: Mapping[str, tuple[str, Callable[[BedSpec], bool]]] = {
     "gpu": ("a GPU on every node", lambda bed: all(node.gpus for node in _members(bed))),
     "containers": ("nodes that are containers", lambda bed: all(node.container for node in _members(bed))),
     "fabric": ("nodes with a shaped link of their own (ccbed_link)", lambda bed: bed.fabric),
-    "spare": ("a warm spare", lambda bed: any(node.role == "spare" for node in bed.nodes)),
+    "spare": ("a pre-loaded spare", lambda bed: any(node.role == "spare" for node in bed.nodes)),
     "hosts": ("more than one host", lambda bed: len({node.host for node in _members(bed)}) > 1),
 }
 

@@ -9,21 +9,20 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..model.event import History
-from ..model.events import LinkPair, ProbeDone
+from ..model.events import LinkPair
 from ..model.frozen import dataclass
-from . import classes, judge
-from .gates import digests, pairs
-from .gates.finding import Finding, worst
-from .gates.nights import Key, Metric
+from . import classes, night_judge
+from .gates import digests, pair_sweeps
+from .gates.records import Finding, Key, Metric, worst
 from .run_record import Measurement, RunRecord
 
 if TYPE_CHECKING:
-    from .gates.nights import Floats
+    from .gates.records import Floats
 
 #: The workloads whose trials each kind of sweep can judge.
 PROBING, LINKING = "node-probe", "collective"
-METRIC = "link rate"
-#: The gate of findings that a node has no figure.
+METRIC, LINK = "link rate", "link beta"
+#: The gate of findings that a node has no figure, or one that differs widely where nobody can say from what.
 MEASUREMENT = "measurement"
 
 
@@ -34,7 +33,7 @@ class PairSweep:
     nodes: tuple[str, ...]
     rates: Floats
     groups: Mapping[str, str]
-    solution: pairs.Sweep
+    solution: pair_sweeps.Sweep
     finding: Finding
 
     @property
@@ -82,7 +81,7 @@ def judge_nodes(
         for what, nodes in series.items()
         for finding in _judge_metric(metrics[what], nodes, quarantined, figures)
     ]
-    return (*_few(findings), *digests.judge(_digests(histories)))
+    return (*_few(findings), *digests.judge(digests.read(histories)))
 
 
 def _judge_metric(
@@ -119,10 +118,16 @@ def _beside_peers(
     excesses, limit = _excesses(metric, medians, quarantined, figures)
     count = sum(name.partition(":")[0] not in quarantined for name in names)
     suspects = {name: excess for name, excess in excesses.items() if excess > limit}
-    if count < judge.LEAST_NODES and not stopped:
-        return _unknown(metric.name, f"{count} nodes of equal hardware; {judge.LEAST_NODES} are needed")
-    if limit > judge.WIDEST and not suspects and not stopped:
-        return _unknown(metric.name, f"the nodes differ too much to see an odd one (limit {-math.expm1(-limit):.0%})")
+    if count < night_judge.LEAST_NODES and not stopped:
+        return _unknown(metric.name, f"{count} nodes of equal hardware; {night_judge.LEAST_NODES} are needed")
+    if limit > night_judge.WIDEST and not suspects and not stopped:
+        finding = _unknown(
+            metric.name, f"the nodes differ too much to see an odd one (limit {-math.expm1(-limit):.0%})"
+        )
+        is_large = max(excesses.values()) > night_judge.RESOLUTION * night_judge.least_change(
+            _class(metric).least, metric.better
+        )
+        return dataclasses.replace(finding, gate=MEASUREMENT) if is_large else finding
     if not suspects and not stopped:
         return Finding(
             gate="peers", outcome="pass", metric=metric.name, text=f"{metric.name}: no node of {len(names)} is odd"
@@ -150,13 +155,17 @@ def _excesses(
     """The excess of each node beside the healthy ones in logarithms, NaN with too few of them, and the limit."""
     import numpy as np
 
-    kind = classes.of(metric.name, classes.read())
+    kind = _class(metric)
     apart = np.array([name.partition(":")[0] in quarantined for name in medians])
-    excess, limit = judge.beside_peers(
+    excess, limit = night_judge.beside_peers(
         metric.sign * np.log([[value] for value in medians.values()]), apart,
-        np.array([judge.least_change(kind.least, metric.better)]), np.array([kind.peers]), figures,
+        np.array([night_judge.least_change(kind.least, metric.better)]), np.array([kind.peers]), figures,
     )  # fmt: skip
     return dict(zip(medians, excess[:, 0].tolist(), strict=True)), float(limit[0])
+
+
+def _class(metric: Metric) -> classes.MetricClass:
+    return classes.of(metric.name, classes.read())
 
 
 def _unknown(metric: str, reason: str) -> Finding:
@@ -178,17 +187,6 @@ def _few(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(results)
 
 
-def _digests(histories: Iterable[History]) -> list[digests.Digest]:
-    return [
-        digests.Digest(
-            node=event.node or "", device=bits.device, software=bits.software, digest=bits.digest, seconds=bits.seconds
-        )
-        for history in histories
-        for event in history.of(ProbeDone)
-        for bits in event.data.bits or ()
-    ]  # fmt: skip
-
-
 def judge_pairs(
     histories: Sequence[History],
     nodes: Sequence[str],
@@ -203,8 +201,10 @@ def judge_pairs(
     names = tuple(nodes)
     rates = link_rates(histories, len(names))
     groups = {name: f"leaf {leaves.get(name, 0)}" for name in names} if len(set(leaves.values())) > 1 else {}
-    solution = pairs.solve(rates, names, groups, hosts=hosts)
-    return PairSweep(nodes=names, rates=rates, groups=groups, solution=solution, finding=pairs.judge(solution, METRIC))
+    solution = pair_sweeps.solve(rates, names, classes.of(LINK, classes.read()), groups, hosts=hosts)
+    return PairSweep(
+        nodes=names, rates=rates, groups=groups, solution=solution, finding=pair_sweeps.judge(solution, METRIC)
+    )
 
 
 def link_rates(histories: Sequence[History], world: int) -> Floats:
@@ -237,7 +237,7 @@ def document(sweep: PairSweep) -> dict[str, Any]:
     }
 
 
-def _part(culprit: pairs.Culprit) -> object:
+def _part(culprit: pair_sweeps.Culprit) -> object:
     return {
         "kind": culprit.kind, "parts": list(culprit.parts), "slowdown": culprit.slowdown, "confidence": culprit.confidence,
     }  # fmt: skip

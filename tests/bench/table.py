@@ -18,6 +18,14 @@ ROUNDS = int(os.environ.get("CCBED_BENCH_ROUNDS", "5"))
 Samples = Mapping[str, list[float]]
 
 
+def report(name: str, line: str) -> None:
+    """To the terminal and to a file, at once: a run that is cut off keeps what it has."""
+    OUT.mkdir(parents=True, exist_ok=True)
+    with (OUT / name).open("a") as file:
+        file.write(line + "\n")
+    print(line, flush=True)
+
+
 def paired(cases: Mapping[str, Callable[[], float]], rounds: int = ROUNDS) -> dict[str, list[float]]:
     """Seconds of each case, taken in turns, so that a busy moment of the machine hits all of them."""
     times: dict[str, list[float]] = {name: [] for name in cases}

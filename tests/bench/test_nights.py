@@ -6,13 +6,14 @@ CCBED_BENCH_SEED is the first seed. The rows are printed, and written to out/nig
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from orchestrator.nightly import judge
+from orchestrator.nightly import night_judge
 
 from . import nights, table
 from .nights import NETWORK, Floats, slide, step
@@ -33,11 +34,7 @@ CASES: tuple[tuple[str, int, int, int, Callable[[Floats], None], int, float], ..
 )
 
 
-def report(line: str) -> None:
-    table.OUT.mkdir(parents=True, exist_ok=True)
-    with (table.OUT / "nights.md").open("a") as file:
-        file.write(line + "\n")
-    print(line, flush=True)
+report = functools.partial(table.report, "nights.md")
 
 
 @pytest.mark.bench
@@ -95,7 +92,7 @@ def test_nothing_forgives_itself(nodes: int) -> None:
     """A defect of 20 % still fails after 100 nights."""
     fleets = max(1, FLEETS // 10)
     history = nights.fleet(SEED, fleets, nodes, 106, defect=step(0.2, 5))
-    *_, last = judge.replay(history)
+    *_, last = night_judge.replay(history)
     is_there = ~np.isnan(last.excess.reshape(nodes, fleets, nights.COUNT)[0, :, 0])
     fails = last.fails.reshape(nodes, fleets, nights.COUNT)[0, :, 0]
     report(

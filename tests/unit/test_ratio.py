@@ -17,8 +17,9 @@ from orchestrator.views.comparison import Figure
 
 @pytest.mark.parametrize(
     ("level", "freedom", "expected"),
-    [(0.05, 1, 12.706), (0.05, 2, 4.303), (0.05, 3, 3.182), (0.01, 4, 4.604), (0.01, 9, 3.250), (0.001, 30, 3.646)],
-)
+    [(0.05, 1, 12.706), (0.05, 2, 4.303), (0.05, 3, 3.182), (0.01, 4, 4.604), (0.01, 9, 3.250), (0.001, 30, 3.646),
+     (2e-4, 4, 13.0337), (2e-3, 10, 4.1437), (2e-5, 30, 5.0540)],
+)  # fmt: skip
 def test_the_quantile_of_student_is_that_of_the_tables(level: float, freedom: int, expected: float) -> None:
     assert ratio.student(level, freedom) == pytest.approx(expected, abs=5e-4)
 

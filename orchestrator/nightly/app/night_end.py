@@ -13,7 +13,7 @@ from ...app.session import Session
 from ...model.errors import EXIT_UNKNOWN, CcbedError
 from ...model.frozen import dataclass, replace
 from .. import night_files
-from .. import rows as night_rows
+from .. import row_states as night_rows
 from ..identity import Nodes
 from ..night_judgement import NightJudgement, suspects_of
 from ..suite import ALL, Night, Row
@@ -21,7 +21,7 @@ from .night_requests import NightRequest
 from .night_results import Finished
 
 if TYPE_CHECKING:
-    from ..gates.nights import Record
+    from ..gates.records import Record
     from ..index.store import Index
 
 

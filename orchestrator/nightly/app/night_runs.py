@@ -367,7 +367,7 @@ def _nights(session: Session | None, runs: Path, bed: BedSpec) -> Iterator[tuple
 
 def accept(session: Session, request: AcceptRequest) -> Acceptance:
     """Run the suite as a night that is not recorded, and certify the bed. Raises UsageError, InfrastructureError, Interrupted."""
-    from ..judging import certificate
+    from ..reports import certificate
 
     if request.inventory and request.bed:
         raise UsageError("INVENTORY and --bed exclude each other; give one of them")

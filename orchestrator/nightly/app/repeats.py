@@ -32,7 +32,7 @@ from ...model.trial import Trial
 from ...run import judging
 from ...store import beds, bundle, paths
 from .. import bundle_records, distribution, night_files, runner, selector
-from .. import rows as night_rows
+from .. import row_states as night_rows
 from ..suite import RUNS, Cell, Night, Row, Suite
 
 #: Starts a run: the directory of its bundle's parent, why it is started, and the open run to resume -> its result.

@@ -6,12 +6,11 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ...model.frozen import dataclass, replace
-from .. import judge as engine
+from .. import night_judge as engine
 from .. import sweeps
 from ..baselines import Baseline, Floor
-from ..gates.finding import Finding
-from ..gates.nights import Key
-from ..judging import floors
+from ..gates.records import Finding, Key
+from ..judging import floor_limits
 from ..run_record import Measurement, RunRecord
 
 PROBES = ("gemm", "memory", "disk")
@@ -103,7 +102,7 @@ def _judge_floor(spare: str, floor: Floor, own: Sequence[Measurement]) -> Iterat
             )
             yield Finding(gate="floor", outcome="unknown", metric=floor.metric, node=spare, text=text)
         else:
-            yield floors.judge_value(item.metric, item.node, item.values, floor.floor)
+            yield floor_limits.judge_value(item.metric, item.node, item.values, floor.floor)
     if not matched:
         text = f"{spare}: {floor.metric} was not measured; its floor is {floor.floor:g} {floor.unit}"
         yield Finding(gate="floor", outcome="fail", metric=floor.metric, node=spare, text=text)

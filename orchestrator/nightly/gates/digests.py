@@ -6,10 +6,12 @@ Equal bits are no proof of health, so the outcome is never a pass: "no mismatch 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from ...model.event import History
+from ...model.events import ProbeDone
 from ...model.frozen import dataclass
-from .finding import Finding
+from .records import Finding
 
 GATE = "sdc"
 
@@ -56,3 +58,14 @@ def _judge_group(label: str, group: list[Digest]) -> Finding:
     return Finding(
         gate=GATE, outcome="fail", text=text, culprits=culprits, node=culprits[0] if len(culprits) == 1 else None
     )
+
+
+def read(histories: Iterable[History], names: Mapping[str, str] | None = None) -> tuple[Digest, ...]:
+    """The digests that node probes computed. ``names``: other names of nodes."""
+    return tuple(
+        Digest(
+            node=(names or {}).get(event.node or "", event.node or ""), device=bits.device, software=bits.software,
+            digest=bits.digest, seconds=bits.seconds,
+        )
+        for history in histories for event in history.of(ProbeDone) for bits in event.data.bits or ()
+    )  # fmt: skip

@@ -1,11 +1,13 @@
-"""Medians and quantiles that a few bad values do not move. NaN means: not measured. Axis 0 is reduced."""
+"""Medians and quantiles that a few bad values do not move, where NaN means: not measured; and quantiles of Student's distribution."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...model import ratio
+
 if TYPE_CHECKING:
-    from .nights import Floats
+    from .records import Floats
 
 #: MAD to standard deviation of a normal distribution.
 MAD_TO_SIGMA = 1.4826
@@ -43,4 +45,14 @@ def quantile(values: Floats, share: float) -> Floats:
     count = np.sum(~np.isnan(values), axis=0, keepdims=True)
     index = np.clip(np.ceil(share * count).astype(int) - 1, 0, values.shape[0] - 1)
     result: Floats = np.take_along_axis(ordered, index, 0)[0]
+    return result
+
+
+def student(chance: float, freedom: Floats) -> Floats:
+    """The value that a variable of Student's distribution exceeds with this chance."""
+    import numpy as np
+
+    rounded = np.minimum(np.floor(freedom), 200).astype(int)
+    table = {number: ratio.student(2 * chance, number) for number in np.unique(rounded).tolist()}
+    result: Floats = np.vectorize(table.__getitem__, otypes=[float])(rounded)
     return result

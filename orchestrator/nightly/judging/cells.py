@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...model.frozen import dataclass, field, replace
-from .. import judge as engine
+from .. import night_judge as engine
 from ..classes import MetricClass
-from ..gates import robust, suspects
-from ..gates.finding import Finding, Outcome
-from ..gates.nights import Better, Key, Metric, Record
-from ..judge import Compared, percent
+from ..gates import records, robust
+from ..gates.records import Better, Finding, Metric, Outcome, Record
 from ..levels import Level
+from ..night_judge import Compared, percent
 from ..night_judgement import FLEET, REFERENCE, Judged
 from ..run_record import nodes_of
 from .figures import Series
 
 if TYPE_CHECKING:
-    from ..gates.nights import Flags, Floats
-
-#: Figures of what others took of a node's CPUs, and how much more than usual makes its other figures unknown. What a quota withholds
-#: is none of them: it is a defect of the node.
-BUSY = {"cpu stolen": 0.05, "cpu used by others": 0.25}
-#: From this share of a host's CPUs on, used by others, no figure of its nodes passes, however busy it always is.
-BUSY_SHARE = 0.25
+    from ..gates.records import Flags, Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,47 +50,6 @@ class Tonight:
     apart: Collection[str] = ()
     busy: Mapping[tuple[int, str], str] = field(default_factory=dict)
     crowded: Mapping[str, str] = field(default_factory=dict)
-
-
-def busy(records: Iterable[Record]) -> dict[tuple[int, str], str]:
-    """Nights and nodes whose hosts worked for others much more than on the nights before: (night, node) -> the reason.
-
-    ``records``: of all nights. On a first night nothing says what is usual; a shared host may always be busy. Each trial is compared
-    with itself: nodes of one host that are measured at the same time are others to each other.
-    """
-    reasons: dict[tuple[int, str], str] = {}
-    earlier: dict[tuple[str, str, Key], list[float]] = {}
-    for record in sorted(records, key=lambda record: record.night):
-        level = BUSY.get(record.metric.name)
-        if level is None or not record.values:
-            continue
-        share = statistics.median(record.values)
-        past = earlier.setdefault((record.metric.name, record.node, record.key), [])
-        if past and share > statistics.median(past) + level:
-            text = f"others took {share:.0%} of its CPUs ({record.metric.name}; usual {statistics.median(past):.0%})"
-            reasons |= {(record.night, node): text for node in nodes_of(record.node)}
-        past.append(share)
-    return reasons
-
-
-def crowded(records: Iterable[Record], hosts: Mapping[str, str]) -> dict[str, str]:
-    """Nodes whose hosts work for others, whatever is usual there: node -> the reason. ``records``: of tonight; ``hosts``: of all nodes.
-
-    Nodes of one host that are measured at once are no others: of k shares, the k - 1 CPUs that they can take from each other go off.
-    """
-    shares: dict[tuple[str, str, Key], list[float]] = {}
-    for record in records:
-        if record.metric.name in BUSY and record.values:
-            host = next((hosts.get(node, node) for node in nodes_of(record.node)), "")
-            shares.setdefault((record.metric.name, host, record.key), []).append(statistics.median(record.values))
-    reasons: dict[str, str] = {}
-    for (metric, host, _), of_host in shares.items():
-        own = len(of_host) - 1 if metric == "cpu used by others" else 0
-        share = sum(of_host) - own if own else max(of_host)
-        if share > BUSY_SHARE:
-            text = f"others took {min(share, 1):.0%} of the CPUs of {host} ({metric})"
-            reasons |= dict.fromkeys([node for node, of_node in hosts.items() if of_node == host] or [host], text)
-    return reasons
 
 
 def judge(subjects: Sequence[Subject], tonight: Tonight) -> Iterator[Judged]:
@@ -173,7 +125,7 @@ class _Table:
         for column, subject in enumerate(self._subjects):
             labels = [i for i, label in enumerate(self.labels) if label in subject.series.values]
             pair = [i for i in labels if last.nights[i, column] == 0 and not math.isnan(self.values[-1, i, column])]
-            if len(pair) == len(labels) == 2 and _shape(self.labels[0]) == "node":
+            if len(pair) == len(labels) == 2:
                 yield from self._two(subject, pair, column)
             for row in labels:
                 cell = _Cell(self, subject, row, column, verdicts)
@@ -182,20 +134,20 @@ class _Table:
                 yield self._fleet(subject, last, labels, column)
 
     def _two(self, subject: Subject, pair: Sequence[int], column: int) -> Iterator[Judged]:
-        """Two nodes that differ on their first night: which one is odd cannot be told."""
+        """Two nodes, or directions of a link, that differ on their first night: which one is odd cannot be told."""
         import numpy as np
 
         values = [float(self.values[-1, row, column]) for row in pair]
         chance = engine.FALSE_WARNING / self._history.figures
-        spread = float(engine.student(chance, np.array(engine.CLASS_WEIGHT))) * subject.kind.peers * math.sqrt(2)
+        spread = float(robust.student(chance, np.array(engine.CLASS_WEIGHT))) * subject.kind.peers * math.sqrt(2)
         least = float(self.least[column])
         limit = min(max(least, spread), engine.RESOLUTION * least)
         if abs(values[0] - values[1]) > limit:
             slow, fast = (self.labels[pair[i]] for i in ((0, 1) if values[0] > values[1] else (1, 0)))
             change = percent(abs(values[0] - values[1]), subject.metric.better)
             text = f"{slow} and {fast} differ: {subject.metric.name} of {slow} is {change:+.1%}; which one is odd cannot be told"
-            finding = Finding(gate=REFERENCE, outcome="warn", metric=subject.metric.name, text=text, culprits=())
-            yield Judged(finding=finding, state="warn", cell=subject.series.cells[0], key=subject.series.key)
+            finding = Finding(gate=REFERENCE, outcome="warn", metric=subject.metric.name, text=text)
+            yield subject.series.judged(finding, runs=())
 
     def _fleet(self, subject: Subject, last: engine.Verdict, labels: Sequence[int], column: int) -> Judged:
         excess, limit = float(last.fleet[column]), float(last.fleet_weak[column])
@@ -203,25 +155,24 @@ class _Table:
         outcome: Outcome = "fail" if last.fleet_fails[column] else "warn" if last.fleet_warns[column] else "pass"
         if outcome == "fail" and subject.kind.most == "warn":
             outcome = "warn"
-        text = f"all {len(labels)} nodes together: {name} {percent(excess, better):+.1%}; {_limit(limit, better)}"
+        kind = f"{_shape(self.labels[0])}s"
+        text = f"all {len(labels)} {kind} together: {name} {percent(excess, better):+.1%}; {_limit(limit, better)}"
         changed: tuple[str, ...] = ()
         if outcome != "pass":
             counts: dict[str, int] = {}
             for row in labels:
                 for change in self.changes(row, len(self._nights) - 1):
                     counts[change] = counts.get(change, 0) + 1
-            changed = tuple(f"{change} on {count} of {len(labels)} nodes" for change, count in sorted(counts.items()))
+            changed = tuple(f"{change} on {count} of {len(labels)} {kind}" for change, count in sorted(counts.items()))
             text += f"; changed: {', '.join(changed)}" if changed else "; no recorded version changed"
         compared = Compared(
             kind=subject.kind.name, better=better, excess=excess, limit=limit, nights=int(last.fleet_nights[column]),
         )  # fmt: skip
         since = self.date(-1) if outcome != "pass" else None
         finding = Finding(gate=FLEET, outcome=outcome, metric=name, text=text, suspects=changed, since=since)
-        return Judged(
-            finding=finding, state=outcome, cell=subject.series.cells[0], key=subject.series.key, unit=subject.metric.unit,
-            reference=f"the same nodes on {compared.nights} earlier nights", compared=compared,
-            runs=tuple(dict.fromkeys(run for runs in subject.series.runs.values() for run in runs)),
-        )  # fmt: skip
+        return subject.series.judged(
+            finding, reference=f"the same {kind} on {compared.nights} earlier nights", compared=compared
+        )
 
     def date(self, index: int) -> str:
         return self._dates.get(self._nights[index], f"night {self._nights[index]}")
@@ -233,7 +184,7 @@ class _Table:
         """Versions of a label that differ between a night and the one before it that measured it."""
         index %= len(self._nights)
         before = next((self._versions[i, row] for i in range(index - 1, -1, -1) if (i, row) in self._versions), {})
-        return suspects.changes(before, self._versions.get((index, row), {}))
+        return records.changes(before, self._versions.get((index, row), {}))
 
 
 class _Cell:
@@ -264,26 +215,16 @@ class _Cell:
             text=f"{self._label}: {metric.name} {text}" if self._label else f"{metric.name} {text}",
             since=self._table.date(index) if index is not None else None,
         )  # fmt: skip
-        values = [value for value in series.values[self._label] if math.isfinite(value)]
-        is_waiting = outcome == "unknown" and not (self._reason() or self._crowd())
-        return Judged(
-            finding=finding, state=outcome, cell=series.cells[0] if series.cells else "", key=series.key,
-            runs=tuple(dict.fromkeys(series.runs.get(self._label, ()))), value=statistics.median(values) if values else None,
-            unit=metric.unit, reference=self._reference(compared), is_counted=not is_waiting,
+        is_told = bool(self._busy() or self._crowd() or self._is_large(compared))
+        return series.judged(
+            finding, reference=self._reference(compared), is_counted=outcome != "unknown" or is_told,
             compared=replace(compared, is_suspect=bool(self._get(last.suspects))),
         )  # fmt: skip
 
-    def _reason(self) -> str:
+    def _busy(self) -> str:
         """Why the figure is unknown although it was measured; empty if it is not."""
-        tonight = self._table.tonight
-        return next(
-            (
-                tonight.busy[tonight.number, node]
-                for node in nodes_of(self._label)
-                if (tonight.number, node) in tonight.busy
-            ),
-            "",
-        )
+        busy, number = self._table.tonight.busy, self._table.tonight.number
+        return next((busy[number, node] for node in nodes_of(self._label) if (number, node) in busy), "")
 
     def _crowd(self) -> str:
         """Why a figure that is compared does not pass; empty if it may. The parts of a node do not depend on its load."""
@@ -292,21 +233,26 @@ class _Cell:
         reasons = self._table.tonight.crowded
         return next((reasons[node] for node in nodes_of(self._label) if node in reasons), "")
 
+    def _is_large(self, compared: Compared) -> bool:
+        """Beyond what may pass, also where the limit is too wide to say more."""
+        return (compared.excess or 0.0) > engine.RESOLUTION * float(self._table.least[self._column])
+
     def _compared(self) -> Compared:
-        last, metric = self._last, self._subject.metric
-        excess, again, limit = self._get(last.excess), self._get(last.again), self._get(last.limit)
-        is_peer = self._get(last.is_peer)
-        level = self._get(last.reference)
-        nights = [i for i, verdict in enumerate(self._verdicts[:-1]) if verdict.enters[self._row, self._column]]
+        last, sign = self._last, self._subject.metric.sign
+        limit, is_peer = self._get(last.limit), self._get(last.is_peer)
+        excess, again, level = (
+            None if math.isnan(number) else number
+            for number in map(self._get, (last.excess, last.again, last.reference))
+        )
+        nights = self._get(last.nights)
+        entered = [i for i, verdict in enumerate(self._verdicts[:-1]) if verdict.enters[self._row, self._column]]
+        used = [f"night {self._table.number(index)}" for index in entered[:nights]] or [""]
         peers = sum(not math.isnan(value) for value in self._table.values[-1, :, self._column].tolist()) - 1
-        used = nights[: self._get(last.nights)] if nights else []
-        first, final = (f"night {self._table.number(used[index])}" if used else "" for index in (0, -1))
         return Compared(
-            kind=self._subject.kind.name, better=metric.better, excess=None if math.isnan(excess) else excess,
-            limit=self._get(last.weak) if is_peer else None if math.isnan(excess) else limit,
-            reference=None if math.isnan(level) else math.exp(metric.sign * level), nights=self._get(last.nights),
-            first=first, last=final,
-            again=None if math.isnan(again) else again, day=float(last.day[self._column]), peers=peers if is_peer else 0,
+            kind=self._subject.kind.name, better=self._subject.metric.better, excess=excess, again=again, nights=nights,
+            limit=self._get(last.weak) if is_peer else None if excess is None else limit,
+            reference=None if level is None else math.exp(sign * level), first=used[0], last=used[-1],
+            day=float(last.day[self._column]), peers=peers if is_peer else 0,
             is_resolved=is_peer or limit <= engine.RESOLUTION * float(self._table.least[self._column]),
         )  # fmt: skip
 
@@ -319,7 +265,7 @@ class _Cell:
         """State, sentence, and the night in which it began."""
         last, better = self._last, compared.better
         if compared.excess is None:
-            reason = self._reason()
+            reason = self._busy()
             return "unknown", f"is not judged: {reason}" if reason else "has no earlier night: reference set", None
         change = f"{percent(compared.excess, better):+.1%}"
         again = "not measured again" if compared.again is None else f"again {percent(compared.again, better):+.1%}"
@@ -327,7 +273,12 @@ class _Cell:
         if compared.peers:
             is_odd = bool(self._get(last.unresolved))
             if (compared.limit or 0.0) > engine.WIDEST and not is_odd:
-                return "unknown", "has no earlier night, and its equal nodes differ too much to see an odd one", None
+                beside = f" (it is {change} beside them)" if self._is_large(compared) else ""
+                return (
+                    "unknown",
+                    f"has no earlier night, and its equal nodes differ too much to see an odd one{beside}",
+                    None,
+                )
             text = f"is {change} beside {compared.peers} equal nodes; {limit}, first night"
             return "warn" if is_odd else "pass", text, len(self._verdicts) - 1 if is_odd else None
         against = f"{change} against {_nights(compared.nights)}"
@@ -367,12 +318,12 @@ class _Cell:
 
 
 def _slowness(values: Floats, sign: Floats) -> Floats:
-    """Logarithms, greater is worse. A figure has none where one of its values is not above 0."""
+    """Logarithms, greater is worse. A rate that is 0 in one pass has none; no time is 0, so that such a pass of it says nothing."""
     import numpy as np
 
-    is_known = ~np.isnan(values)
-    is_usable = np.all(~is_known | ((values > 0) & np.isfinite(values)), axis=-1, keepdims=True)
-    return sign[:, None] * np.log(np.where(is_known & is_usable, values, np.nan))
+    is_usable = (values > 0) & np.isfinite(values)
+    is_whole = np.all(np.isnan(values) | is_usable, axis=-1) | (sign > 0)
+    return sign[:, None] * np.log(np.where(is_usable & is_whole[..., None], values, np.nan))
 
 
 def _since_levels(values: Floats, levels: Flags) -> Floats:

@@ -12,17 +12,17 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from ...model import errors
-from .. import rows as night_rows
-from ..gates.finding import Outcome
+from .. import row_states as night_rows
+from ..gates.records import Outcome
 from ..night_judgement import FLEET, REFERENCE, Judged, NightJudgement
-from ..suite import FailOn, Row
-from . import floors
+from ..suite import FailOn, Row, State
+from . import floor_limits
 
 #: The finding of a row that did not pass. An unfinished trial failed; one that could not be run or judged says nothing of the hardware.
 STATES: Mapping[str, Outcome] = {"failed": "fail", "unfinished": "fail", "unknown": "unknown", "error": "unknown"}
 _FAILURES = ("fail", "xpass")
 #: Gates that compare figures: with their reference, with all nodes, with a floor.
-_COMPARING = (REFERENCE, FLEET, floors.GATE)
+_COMPARING = (REFERENCE, FLEET, floor_limits.GATE)
 
 
 def conclude(
@@ -51,11 +51,8 @@ def _outcome(
     states = {judged.state for judged in findings if judged.is_counted}
     if not states.isdisjoint(failures):
         return "fail"
-    if (
-        "unknown" in states
-        or _is_uncompared(findings)
-        or all(row.state == "skipped" or night_rows.node(row) for row in rows)
-    ):
+    is_nothing_run = all(row.state == "skipped" or night_rows.node(row) for row in rows)
+    if "unknown" in states or _is_uncompared(findings) or is_nothing_run:
         return "unknown"
     return "warn" if "warn" in states else "pass"
 
@@ -84,32 +81,22 @@ def _exit(outcome: str, rows: Sequence[Row]) -> int:
 def _sentence(outcome: str, rows: Sequence[Row], findings: Sequence[Judged], failures: Sequence[str]) -> str:
     counts = Counter(row.state for row in rows if not night_rows.node(row))
     lost = ", ".join(dict.fromkeys(filter(None, map(night_rows.node, rows))))
-    ran = ", ".join(
-        f"{count} {state}" for state, count in sorted(counts.items(), key=lambda item: _ORDER.index(item[0]))
-    )
-    states = failures if outcome == "fail" else _WORST[outcome]
+    ran = ", ".join(f"{counts[state]} {state}" for state in _ORDER if counts[state])
+    states = failures if outcome == "fail" else () if outcome == "pass" else (outcome,)
     worst = [judged for judged in findings if judged.is_counted and judged.state in states]
     worst.sort(key=lambda judged: (judged.state == "warn", _rank(judged)))
-    text = (
-        _PASSES[any(judged.state == "pass" for judged in findings)]
-        if outcome == "pass"
-        else _FIRST
-        if _is_uncompared(findings)
-        else "Every repeat was skipped"
-    )
     if worst:
-        more = (
-            f"; {len(worst) - 1} more such findings"
-            if len(worst) > 2
-            else "; 1 more such finding"
-            if len(worst) > 1
-            else ""
-        )
-        text = f"{worst[0].finding.text}{more}"
+        more = len(worst) - 1
+        text = worst[0].finding.text + (f"; {more} more such finding{'s' * (more > 1)}" if more else "")
     elif not counts:
         text = "Nothing was run"
-    warned = [judged for judged in worst if judged.state == "warn"]
-    strict = "warnings count as failures (--fail-on warn)" if any(judged.state in failures for judged in warned) else ""
+    elif outcome == "pass":
+        is_compared = any(judged.state == "pass" for judged in findings)
+        text = "No metric is worse than its reference" if is_compared else "No metric was compared"
+    else:
+        text = _FIRST if _is_uncompared(findings) else "Every repeat was skipped"
+    is_strict = any(judged.state in failures and judged.state == "warn" for judged in worst)
+    strict = "warnings count as failures (--fail-on warn)" if is_strict else ""
     parts = (text, strict, f"lost: {lost}" if lost else "", f"runs: {ran}" if ran else "")
     return "; ".join(filter(None, parts)) + "."
 
@@ -119,12 +106,7 @@ def _rank(judged: Judged) -> float:
     return -(judged.compared.excess or 0.0) if judged.compared else -math.inf
 
 
-_ORDER = ("passed", "failed", "unknown", "error", "unfinished", "skipped")
-_WORST: Mapping[str, tuple[str, ...]] = {"unknown": ("unknown",), "warn": ("warn",), "pass": ()}
-
-
-#: Whether a metric has been compared with anything -> the sentence.
-_PASSES = {True: "No metric is worse than its reference", False: "No metric was compared"}
+_ORDER: tuple[State, ...] = ("passed", "failed", "unknown", "error", "unfinished", "skipped")
 _FIRST = "Nothing to compare with yet: this night is the reference of the next ones"
 
 
@@ -134,6 +116,6 @@ def _history(findings: Sequence[Judged], night: str) -> str:
     if not waiting:
         return ""
     names = sorted({judged.finding.metric for judged in waiting})
-    nodes = sorted({judged.finding.node or "the gang" for judged in waiting})
+    nodes = sorted({judged.finding.node or "all nodes" for judged in waiting})
     more = f"{len(names)} metrics" if len(names) > 1 else names[0]
     return f"reference set: {night} for {more} of {', '.join(nodes[:4])}{f' and {len(nodes) - 4} more' if len(nodes) > 4 else ''}"

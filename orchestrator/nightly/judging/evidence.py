@@ -12,7 +12,7 @@ from .. import bundle_records, classes, night_files
 from ..baselines import Baseline, Measured
 from ..classes import MetricClass
 from ..run_record import RunRecord
-from . import figures, floors
+from . import figures, floor_limits
 from .night import judge, read_runs
 
 #: A metric whose worst node is worse than the median by this factor varies too much for a limit.
@@ -36,21 +36,16 @@ def read(
     passed = [(cell, record) for cell, record in runs if not reasons[record.run]]
     notes += tuple(f"{run} is no evidence: {reason}" for run, reason in reasons.items() if reason)
     if not passed:
-        raise UsageError(
-            f"{directory}: no run of it is evidence for a floor",
-            *notes,
-            hint="floors come from sealed runs that passed",
-        )
+        problem = f"{directory}: no run of it is evidence for a floor"
+        raise UsageError(problem, *notes, hint="floors come from complete runs that passed")
     names = tuple(metrics)
     entries = [
         entry for (name, key), entry in figures.collect(passed).items()
         if (any(classes.matches(wanted, name) for wanted in names) if names else figures.is_judged(name, key))
     ]  # fmt: skip
     if not entries:
-        known = sorted({name for name, _ in figures.collect(passed)})
-        raise UsageError(
-            f"{directory}: no such metric in its runs", hint=f"--metric takes: {', '.join(known[:8]) or 'none'}"
-        )
+        known = ", ".join(sorted({name for name, _ in figures.collect(passed)})[:8])
+        raise UsageError(f"{directory}: no such metric in its runs", hint=f"--metric takes: {known or 'none'}")
     unfit: dict[str, list[str]] = {}
     kinds = kinds or classes.read()
     for entry in entries:
@@ -66,7 +61,7 @@ def refusals(night: Path, baselines: Sequence[Baseline]) -> tuple[str, ...]:
     findings = judge(night, (), baselines).findings
     return tuple(
         f"{judged.finding.node}: {judged.finding.text}".removeprefix(": ") for judged in findings
-        if judged.finding.gate == floors.GATE and judged.state in ("fail", "unknown")
+        if judged.finding.gate == floor_limits.GATE and judged.state in ("fail", "unknown")
     )  # fmt: skip
 
 
@@ -83,7 +78,7 @@ def _unfit(entry: figures.Series) -> str:
         return "it is 0, and no margin of 0 is a limit"
     if max(worst / middle, middle / worst) > NOISE:
         return f"it varies between nodes by more than {NOISE - 1:.0%}"
-    failed = (judged.finding for judged in floors.judge(entry, worst, "", "") if judged.state != "pass")
+    failed = (judged.finding for judged in floor_limits.judge(entry, worst, "", "") if judged.state != "pass")
     return next((finding.text for finding in failed), "")
 
 
@@ -98,7 +93,7 @@ def _reason(record: RunRecord) -> str:
     if record.outcome != "pass":
         return f"its outcome is {record.outcome}"
     if not record.is_sealed:
-        return "it is not sealed"
+        return "it has no checksums"
     return next(iter(seal.verify(Path(record.directory))), "")
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Iterable, Mapping
+from typing import Any
 
-from ...model.frozen import dataclass, field
-from ..gates.nights import Key, Metric, Record
+from ...model.frozen import dataclass, field, replace
+from ..gates.records import Finding, Key, Metric, Record
+from ..night_judgement import Judged
 from ..run_record import MEASURED, RunRecord, exempt, nodes_of, versions_of
 
 #: Metrics that are judged without being named in a suite or a baseline, by their last words.
@@ -42,6 +46,19 @@ class Series:
             )
             for node, values in sorted(self.values.items())
         )  # fmt: skip
+
+    def judged(self, finding: Finding, **more: Any) -> Judged:
+        """A finding on one of its labels, or on all of it, in its place. ``more``: fields that differ."""
+        label = finding.node
+        values = (
+            [value for value in self.values.get(label or "", ()) if math.isfinite(value)] if label is not None else []
+        )
+        runs = [self.runs.get(label, [])] if label is not None else self.runs.values()
+        judged = Judged(
+            finding=finding, state=finding.outcome, cell=self.cells[0] if self.cells else "", key=self.key, unit=self.metric.unit,
+            value=statistics.median(values) if values else None, runs=tuple(dict.fromkeys(run for names in runs for run in names)),
+        )  # fmt: skip
+        return replace(judged, **more)
 
     def takes_part(self, node: str) -> bool:
         return set(nodes_of(node)) <= self.participants

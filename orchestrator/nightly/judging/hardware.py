@@ -6,9 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from ...model.frozen import dataclass
-from ..gates.finding import Finding, Outcome
-from ..gates.nights import Key, Record
-from ..gates.suspects import HOST
+from ..gates.records import HOST, Finding, Key, Outcome, Record
 from ..night_judgement import Judged
 from .figures import Series
 
@@ -52,11 +50,10 @@ def judge(
         if finding is None and (old := changed.get((node, hardware))):
             finding = "warn", f"its hardware changed from {old} to {hardware}; its history begins anew"
         if finding is not None:
-            outcome, text = finding
+            judged = Finding(gate=GATE, outcome=finding[0], node=node, text=f"{node}: {finding[1]}")
             yield Judged(
-                finding=Finding(gate=GATE, outcome=outcome, node=node, text=f"{node}: {text}"), state=outcome,
-                cell=entry.cells[0], key=entry.key, reference="the nights before",
-            )  # fmt: skip
+                finding=judged, state=judged.outcome, cell=entry.cells[0], key=entry.key, reference="the nights before"
+            )
 
 
 def _earlier(past: Iterable[Record]) -> dict[str, dict[_Past, None]]:

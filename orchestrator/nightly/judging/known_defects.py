@@ -9,12 +9,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ..gates.finding import Finding
-from ..gates.nights import Key
+from ..gates.records import Finding, Key
 from ..night_judgement import Judged, NightJudgement
 from ..run_record import nodes_of
 from ..suite import MetricRule, Night
-from . import floors
+from . import floor_limits
 from .figures import Series
 
 #: Recorded nights whose judgement says which nodes a plain ticket covers.
@@ -47,7 +46,7 @@ def apply(
 def _concerns(rule: MetricRule, cell: str, judged: Judged, series: Mapping[tuple[str, Key], Series]) -> bool:
     """Whether a finding is of a metric of the rule, measured by its cell: cells with equal keys have one series."""
     metric = judged.finding.metric
-    if not metric or not floors.matches(rule, metric):
+    if not metric or not floor_limits.matches(rule, metric):
         return False
     entry = series.get((metric, judged.key)) if judged.key else None
     return judged.cell == cell or (entry is not None and cell in entry.cells)
@@ -57,7 +56,7 @@ def _covered(rule: MetricRule, past: Iterable[Judged]) -> frozenset[str] | None:
     """The nodes that a plain ticket covered on earlier nights; None if it covered none yet."""
     labels = {
         judged.finding.node for judged in past
-        if judged.ticket == rule.xfail and judged.state == "xfail" and floors.matches(rule, judged.finding.metric)
+        if judged.ticket == rule.xfail and judged.state == "xfail" and floor_limits.matches(rule, judged.finding.metric)
     }  # fmt: skip
     return frozenset(label for label in labels if label) if labels else None
 

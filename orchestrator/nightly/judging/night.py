@@ -11,19 +11,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ...app.hosts import quarantine
-from ...model.events import ProbeDone
 from ...store import bundle, paths
 from .. import bundle_records, classes, identity, levels, night_files
-from .. import rows as night_rows
+from .. import row_states as night_rows
 from ..baselines import Baseline
 from ..classes import MetricClass
 from ..gates import digests
-from ..gates.finding import Finding
-from ..gates.nights import Key, Record
+from ..gates.records import Finding, Key, Record
 from ..night_judgement import Judged, NightJudgement
 from ..run_record import RunRecord, exempt, nodes_of
-from ..suite import RUNS, Night, Row
-from . import cells, conclusion, figures, floors, hardware, known_defects, metrics, parts
+from ..suite import RUNS, MetricRule, Night, Row
+from . import busy_hosts, cells, conclusion, figures, floor_limits, hardware, known_defects, link_parts, metric_kinds
 from .figures import NODE_PROBE, Series
 
 RUN, SPARE, NODE = "run", "spare", "node"
@@ -58,18 +56,28 @@ def judge(
     series = figures.collect(runs)
     groups = figures.group(past)
     baselines, quarantined = tuple(baselines), frozenset(quarantined)
-    tonight = _tonight(night, rows, runs, series)
+    # A cell over the budget is not measured, and fails nothing.
+    tried = {row.cell for row in rows if row.state != "skipped"}
+    tonight = _tonight(night, tried, runs, series)
     about = _about(night, directory, number, series, groups, quarantined)
     findings = [
         *_judge_rows(rows, {record.run: record for _, record in runs}),
-        *_judge_floors(night, rows, series),
-        *(judged for baseline in baselines for judged in floors.judge_baseline(baseline, tonight)),
+        *(
+            judged
+            for cell in night.suite.cells
+            if cell.name in tried
+            for judged in floor_limits.judge_suite(cell, series.values())
+        ),
+        *(judged for baseline in baselines for judged in floor_limits.judge_baseline(baseline, tonight)),
         *_judge_series(night, about, tonight, groups, known or classes.read()),
         *hardware.judge(
             series, past, night.all_hosts, [baseline.hardware for baseline in baselines if baseline.floors]
         ),
     ]
-    findings += _judge_spares(directory)
+    spares = night_files.read_spares(directory)
+    for node, reason in spares.unfit.items() if spares else ():
+        finding = Finding(gate=SPARE, outcome="warn", node=node, text=f"{node} {reason}")
+        findings.append(Judged(finding=finding, state="warn", runs=tuple(_DECISIVE_RUN.findall(reason))))
     findings += _bits(runs)
     findings = known_defects.apply(night, findings, series, earlier, _is_node_absent(night, runs, past))
     findings = known_defects.expect_failures_of(quarantined, findings)
@@ -77,26 +85,13 @@ def judge(
         rows, tuple(findings), earlier=_earlier(series, groups), fail_on=night.fail_on,
         night=f"night {night.number}" if night.number else "this night",
         notes=(
-            *notes, *_notes_on_spares(directory), *_unused(history, night), *_notes(night, runs, past),
-            *floors.notes_on(baselines, tonight),
+            *notes, *(spares.notes if spares else ()), *_unused(history, night), *_notes(night, runs, past),
+            *floor_limits.notes_on(baselines, tonight),
         ),
     )  # fmt: skip
     disturbed = {node: reason for (of_night, node), reason in about.busy.items() if of_night == number}
     busy = {**about.crowded, **disturbed}
     return dataclasses.replace(judgement, busy=tuple(f"{node}: {reason}" for node, reason in sorted(busy.items())))
-
-
-def _judge_spares(directory: Path) -> Iterator[Judged]:
-    """The spares that their probe found too slow: they took no part."""
-    probed = night_files.read_spares(directory)
-    for node, reason in probed.unfit.items() if probed else ():
-        finding = Finding(gate=SPARE, outcome="warn", node=node, text=f"{node} {reason}")
-        yield Judged(finding=finding, state="warn", runs=tuple(_DECISIVE_RUN.findall(reason)))
-
-
-def _notes_on_spares(directory: Path) -> tuple[str, ...]:
-    probed = night_files.read_spares(directory)
-    return probed.notes if probed else ()
 
 
 def read_runs(
@@ -161,24 +156,18 @@ def _can_have(record: RunRecord, hardware: str, metric: str) -> bool:
 
 
 def _tonight(
-    night: Night, rows: Iterable[Row], runs: Iterable[tuple[str, RunRecord]], series: Mapping[tuple[str, Key], Series]
-) -> floors.Tonight:
-    tried = {row.cell for row in rows if row.state != "skipped"}
+    night: Night,
+    tried: Collection[str],
+    runs: Iterable[tuple[str, RunRecord]],
+    series: Mapping[tuple[str, Key], Series],
+) -> floor_limits.Tonight:
     measured = tuple((cell, record) for cell, record in runs if not record.again)
-    return floors.Tonight(
+    return floor_limits.Tonight(
         series=series,
         hardware=frozenset(kind for _, record in measured for kind in record.hardware.values() if kind),
         can_have=lambda hardware, metric: any(_can_have(record, hardware, metric) for _, record in measured),
         tried={Path(cell.trial).stem: cell.name for cell in reversed(night.suite.cells) if cell.name in tried},
     )
-
-
-def _judge_floors(night: Night, rows: Iterable[Row], series: Mapping[tuple[str, Key], Series]) -> Iterator[Judged]:
-    """Floors of cells of which a repeat was run: a cell over the budget is not measured, and fails nothing."""
-    tried = {row.cell for row in rows if row.state != "skipped"}
-    for cell in night.suite.cells:
-        if cell.name in tried:
-            yield from floors.judge_suite(cell, series.values())
 
 
 def _about(
@@ -190,59 +179,59 @@ def _about(
     quarantined: Collection[str],
 ) -> cells.Tonight:
     accepted = [level for level in levels.read(directory.parent, night.bed) if level.night < number]
-    loads = {identity: entry for identity, entry in series.items() if identity[0] in cells.BUSY}
+    loads = {identity: entry for identity, entry in series.items() if identity[0] in busy_hosts.BUSY}
     shares = [record for entry in loads.values() for record in entry.records(number, night.started)]
     past = [record for identity in loads for record in groups.get(identity, ())]
     return cells.Tonight(
-        number=number, date=night.started, levels=accepted, apart=quarantined, busy=cells.busy((*past, *shares)),
-        crowded=cells.crowded(shares, night.all_hosts),
+        number=number, date=night.started, levels=accepted, apart=quarantined, busy=busy_hosts.busy((*past, *shares)),
+        crowded=busy_hosts.crowded(shares, night.all_hosts),
     )  # fmt: skip
 
 
 def _judge_series(
     night: Night,
     about: cells.Tonight,
-    tonight: floors.Tonight,
+    tonight: floor_limits.Tonight,
     groups: Mapping[tuple[str, Key], Sequence[Record]],
     known: Sequence[MetricClass],
 ) -> Iterator[Judged]:
     series = tonight.series
     rules = {cell.name: cell.rules for cell in night.suite.cells}
+
+    def rules_of(entry: Series, name: str) -> list[MetricRule]:
+        return [rule for cell in entry.cells for rule in rules.get(cell, ()) if floor_limits.matches(rule, name)]
+
     subjects: list[cells.Subject] = []
     for (name, key), entry in series.items():
-        named = [rule for cell in entry.cells for rule in rules.get(cell, ()) if floors.matches(rule, name)]
+        named = rules_of(entry, name)
         if not (figures.is_judged(name, key) or named):
             continue
         past = groups.get((name, key), ())
         minimum = max((rule.minimum_absolute for rule in named), default=0.0)
-        judged, comparable, reason = parts.between_hosts(entry, past)
+        between, comparable, reason = link_parts.between_hosts(entry, past)
         if reason:
-            yield metrics.not_judged(judged, reason)
-        if judged.values:
-            subject, findings = metrics.sort(
-                judged, comparable, classes.of(name, known), about.levels, minimum, about.apart
+            yield metric_kinds.unknown(between, reason, is_counted=False)
+        if between.values:
+            subject, findings = metric_kinds.sort(
+                between, comparable, classes.of(name, known), about.levels, minimum, about.apart
             )
             yield from findings
             subjects += [subject] if subject else []
-        if name == parts.LINK:
-            yield from parts.judge_pairs(entry, past, about.apart)
-    yield from cells.judge(subjects, about)
+    judged = tuple(cells.judge(subjects, about))
+    yield from judged
+    for subject in subjects:
+        if subject.metric.name == link_parts.LINK:
+            yield from link_parts.judge_pairs(subject.series, judged, subject.kind, about.apart)
     measured = {key: entry for (_, key), entry in series.items()}
     for (name, key), past in groups.items():
         may_lack = key.hardware in tonight.hardware and not tonight.can_have(key.hardware, name)
-        if key in measured and (name, key) not in series and not may_lack:
-            named = [rule for cell in measured[key].cells for rule in rules.get(cell, ()) if floors.matches(rule, name)]
-            if figures.is_judged(name, key) or named:
-                yield from _judge_vanished(name, measured[key], past, about.number)
-
-
-def _judge_vanished(name: str, other: Series, past: Sequence[Record], number: int) -> Iterator[Judged]:
-    """A metric that all runs of the last nights had, and tonight's runs with the same key have not."""
-    if past[-1].night < number - RECENT:
-        return
-    text = f"{name} was not measured; it was on {len({record.night for record in past})} earlier nights"
-    finding = Finding(gate=metrics.MEASUREMENT, outcome="unknown", metric=name, text=text)
-    yield Judged(finding=finding, state="unknown", cell=other.cells[0], key=other.key)
+        is_missed = (
+            key in measured and (name, key) not in series and not may_lack and past[-1].night >= about.number - RECENT
+        )
+        if is_missed and (figures.is_judged(name, key) or rules_of(measured[key], name)):
+            text = f"{name} was not measured; it was on {len({record.night for record in past})} earlier nights"
+            finding = Finding(gate=metric_kinds.MEASUREMENT, outcome="unknown", metric=name, text=text)
+            yield Judged(finding=finding, state="unknown", cell=measured[key].cells[0], key=key)
 
 
 def _is_node_absent(night: Night, runs: Iterable[tuple[str, RunRecord]], past: Iterable[Record]) -> bool:
@@ -302,7 +291,7 @@ def _bits(runs: Iterable[tuple[str, RunRecord]]) -> Iterator[Judged]:
             continue
         directory = Path(record.directory)
         try:
-            results = tuple(_digests(directory, record.names))
+            results = digests.read([bundle.read_history(directory)], record.names)
         except paths.TornBundleError as error:
             text = f"the digests of {directory.name} cannot be read: {'; '.join(error.problems)}"
             finding = Finding(gate=digests.GATE, outcome="unknown", text=text)
@@ -317,12 +306,3 @@ def _bits(runs: Iterable[tuple[str, RunRecord]]) -> Iterator[Judged]:
             finding=finding, state=finding.outcome, cell=cell_of, runs=tuple(names),
             reference="equal devices and libraries in the same night", is_counted=finding.outcome != "unknown",
         )  # fmt: skip
-
-
-def _digests(directory: Path, names: Mapping[str, str]) -> Iterator[digests.Digest]:
-    for event in bundle.read_history(directory).of(ProbeDone):
-        node = names.get(event.node or "", event.node or "")
-        for bits in event.data.bits or ():
-            yield digests.Digest(
-                node=node, device=bits.device, software=bits.software, digest=bits.digest, seconds=bits.seconds
-            )  # fmt: skip

@@ -13,8 +13,7 @@ from .. import selector
 from ..app.night_results import Finished
 from ..app.night_runs import NightPlan
 from ..night_judgement import NightJudgement
-from ..reports import table
-from ..reports.next_step import next_step
+from ..reports import night_table
 from ..suite import ALL, Cell, Night, Row
 
 #: The worst state of a cell's repeats is that of the cell.
@@ -116,7 +115,7 @@ def show(terminal: Terminal, finished: Finished) -> None:
     """Print how a night ended: the table of what moved, other findings, its verdict, and what to do next."""
     terminal.lines(f"note     {note}" for note in finished.notes)
     show_judgement(terminal, finished.night, finished.judgement)
-    if step := next_step(finished.night, finished.judgement, short_path(finished.link)):
+    if step := night_table.next_step(finished.night, finished.judgement, short_path(finished.link)):
         terminal.line(f"next     {step}")
     if finished.page.is_file():
         terminal.line(f"report   {short_path(finished.page)}")
@@ -124,14 +123,10 @@ def show(terminal: Terminal, finished: Finished) -> None:
 
 def show_judgement(terminal: Terminal, night: Night, judgement: NightJudgement) -> None:
     """The table, findings that are not in it, and the verdict."""
-    shown = table.table(night, judgement)
-    terminal.line(table.head(night, judgement, shown))
+    shown = night_table.table(night, judgement)
+    terminal.line(night_table.head(night, judgement, shown))
     _show_table(terminal, shown)
-    others = [
-        entry
-        for entry in judgement.findings
-        if entry.compared is None and entry.is_counted and entry.state in _FINDING_ORDER
-    ]
+    others = [entry for entry in judgement.others if entry.is_counted and entry.state in _FINDING_ORDER]
     others.sort(key=lambda judged: _FINDING_ORDER.index(judged.state))
     for judged in others[:_FINDINGS]:
         terminal.line(f"{terminal.style(f'{judged.state.upper():<8}', judged.state.upper())} {judged.finding.text}")
@@ -143,7 +138,7 @@ def show_judgement(terminal: Terminal, night: Night, judgement: NightJudgement) 
     terminal.line(f"{terminal.style(f'{word:<8}', word)} {judgement.sentence}     exit {judgement.exit}")
 
 
-def _show_table(terminal: Terminal, shown: table.Table) -> None:
+def _show_table(terminal: Terminal, shown: night_table.Table) -> None:
     """The lines that are not within their limits, worst first; then what the others come to."""
     show_lines(terminal, shown, shown.shown[:_LINES])
     if len(shown.shown) > _LINES:
@@ -152,26 +147,18 @@ def _show_table(terminal: Terminal, shown: table.Table) -> None:
         terminal.line(shown.rest)
 
 
-def show_lines(terminal: Terminal, shown: table.Table, lines: Sequence[table.Line]) -> None:
+def show_lines(terminal: Terminal, shown: night_table.Table, lines: Sequence[night_table.Line]) -> None:
     """Lines of the table, with the nodes that they concern."""
-    if not lines:
-        return
-    columns = [*table.columns(shown, lines, _COLUMNS)]
-    width = max(len(line.metric) for line in lines)
-    widths = {name: max(len(name), 8) for name in columns}
-    head = "".join(f"  {name:>{widths[name]}}" for name in columns)
-    limit = max(6, *(len(line.limit) for line in lines))
-    terminal.line(f"{'':<{width}}{head}  {'limit':>{limit}}   reference")
-    for line in lines:
-        cells = (_cell(terminal, line.cells.get(name), widths[name]) for name in columns)
-        text = f"{line.metric:<{width}}{''.join(cells)}  {line.limit:>{limit}}   {line.reference}"
-        terminal.line(f"{text}   {'; '.join(line.notes)}".rstrip())
-
-
-def _cell(terminal: Terminal, cell: table.Cell | None, width: int) -> str:
-    if cell is None:
-        return " " * (width + 2)
-    return "  " + terminal.style(f"{cell.change:>{width}}", cell.state.upper())
+    heads, rows = night_table.grid(shown, lines, _COLUMNS)
+    widths = [max(map(len, column)) for column in zip(heads, *(texts for _, texts in rows), strict=True)]
+    for line, texts in [(None, heads), *rows] if rows else ():
+        first, *cells = (
+            f"{text:>{width}}" if 0 < index < len(heads) - 2 else f"{text:<{width}}"
+            for index, (text, width) in enumerate(zip(texts, widths, strict=True))
+        )
+        states = [line.cells[name].state.upper() if line and name in line.cells else "" for name in heads[1:]]
+        styled = (terminal.style(cell, state) if state else cell for cell, state in zip(cells, states, strict=True))
+        terminal.line("  ".join((first, *styled)).rstrip())
 
 
 def dry_run(terminal: Terminal, planned: NightPlan, *, as_json: bool) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...cli.render.terminal import Terminal
 from ...model.errors import UsageError
-from ..reports import table
+from ..reports import night_table
 from . import night_lines
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ def show(
 ) -> None:
     """The table of each bed's newest night, worst first, as the night printed it; ``by_night``: then the values of each night."""
     for night, judgement in newest:
-        shown = table.table(night, judgement)
-        terminal.line(table.head(night, judgement, shown))
+        shown = night_table.table(night, judgement)
+        terminal.line(night_table.head(night, judgement, shown))
         night_lines.show_lines(terminal, shown, shown.lines)
     for trend in trends if by_night else ():
         terminal.line(terminal.style(title(trend), "head"))

@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ...model.errors import InfrastructureError
-from ..gates.nights import Record
+from ..gates.records import Record
 from ..night_judgement import NightJudgement
 from ..suite import FINDINGS, RUNS, Night, Row
 from .night_report import NightReport
@@ -53,12 +53,12 @@ def render(report: NightReport) -> Mapping[str, bytes]:
 
 def renderers() -> Mapping[str, Callable[[NightReport], bytes]]:
     """The files of a report. The page comes last: what fails in it leaves the files for programs."""
-    from . import junit, metrics, page, summary
+    from . import night_gauges, night_junit, night_summary, page
 
     return {
-        "summary.md": summary.render,
-        "junit.xml": junit.render,
-        "metrics.prom": metrics.render,
+        "summary.md": night_summary.render,
+        "junit.xml": night_junit.render,
+        "metrics.prom": night_gauges.render,
         "index.html": page.render,
     }
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...model.frozen import dataclass, field
-from ..gates.nights import Record
+from ..gates.records import Record
 from ..judging.night import RUN
 from ..night_judgement import FLEET, Judged, NightJudgement
 from ..suite import Night, Row
-from .table import ALL_NODES, ORDER
+from .night_table import ALL_NODES, ORDER
 
 #: States of repeats, from the worst to the best.
 ROW_ORDER = ("failed", "error", "unfinished", "unknown", "skipped", "passed")

@@ -10,10 +10,9 @@ import jinja2
 
 from ...core.verdict.sentence import count, seconds
 from . import trends
-from .next_step import next_step
+from .figure_units import name, quantity
 from .night_report import CellRows, NightReport, cells, suspects, unknowns
-from .table import ALL_NODES, head, table
-from .units import name, quantity
+from .night_table import ALL_NODES, head, next_step, table
 
 #: Lines of each part; findings.json has all findings. Columns whose figures are written out; of more nodes only those that moved are.
 SUSPECTS, FINDINGS, CELLS, UNKNOWNS, NODES, WRITTEN = 20, 4, 60, 12, 12, 12

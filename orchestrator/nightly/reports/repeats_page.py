@@ -12,8 +12,8 @@ from ...reports.page import svg
 from ..distribution import Distribution
 from ..suite import Night, Row
 from . import page
+from .figure_units import quantity
 from .night_report import ROW_ORDER, worst
-from .units import quantity
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 TTR, PHASE = "ttr", "phase "
 #: The names of figures as people know them.
-NAMES = {TTR: "time to recover", "detect": "detected after", "caught-up": "caught up after"}
+NAMES = {TTR: "time to recover", "detect": "detected after", "caught-up": "steps redone after"}
 OUTCOMES = {"passed": "pass", "unknown": "unknown", "skipped": "unknown", "error": "broken"}
 WIDTH, HEIGHT, MARGIN = 420.0, 34.0, 8.0
 #: Values from which quartiles have a meaning.

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from markupsafe import Markup
 
 from ...model.frozen import dataclass
 from ...reports.page import svg
-from ..gates.nights import Key, Metric
+from ..gates.records import Key, Metric
 from ..night_judgement import Judged
-from . import units
+from . import figure_units
 from .night_report import NightReport
-from .table import ORDER
+from .night_table import ORDER
 
 #: Nights of a trend, the newest ones; nodes with a line of their own, those with the worst findings; pictures of a page.
 NIGHTS, NODES, PICTURES = 30, 4, 12
@@ -86,45 +86,54 @@ def measure_span(values: Iterable[float]) -> tuple[float, float, float] | None:
 
 def draw(trend: Trend, name: str) -> Markup:
     """A strip over each night shows its values while the pointer is on it. The last night is this one."""
-    numbers = [value for span in trend.fleet if span for value in span]
-    numbers += [value for line in trend.lines.values() for value in line if value is not None]
-    low, high = min(numbers), max(numbers)
-    bottom, top = (HEIGHT - MARGIN, MARGIN) if high > low else (HEIGHT / 2, HEIGHT / 2)
-    offset, factor = svg.scale(low, high, bottom, top) if high > low else (HEIGHT / 2, 0.0)
-    step = (WIDTH - 2 * MARGIN) / max(1, len(trend.nights) - 1)
-    x = [WIDTH - MARGIN - step * index for index in range(len(trend.nights))][::-1]
-
-    def y(value: float) -> float:
-        return offset + factor * value
-
-    shapes = [*_band(trend, x, y), *_line([span[1] if span else None for span in trend.fleet], x, y, "fleet")]
-    for number, line in enumerate(trend.lines.values()):
-        shapes += _line(line, x, y, f"node c{number}")
-    shapes += [svg.line(x[-1], 0.0, x[-1], HEIGHT, "tonight"), *_points(trend, x[-1], y)]
+    x, y, step = _scales(
+        len(trend.nights),
+        [value for line in (*zip(*filter(None, trend.fleet), strict=True), *trend.lines.values()) for value in line],
+    )
+    spans = [(at, span) for at, span in zip(x, trend.fleet, strict=True) if span]
+    edge = [(at, y(span[2])) for at, span in spans] + [(at, y(span[0])) for at, span in reversed(spans)]
+    shapes = [svg.element("polygon", points=" ".join(f"{at:.1f},{height:.1f}" for at, height in edge), class_="range")]
+    lines = {"fleet": [span[1] if span else None for span in trend.fleet]}
+    lines |= {f"node c{number}": list(line) for number, line in enumerate(trend.lines.values())}
+    shapes += [_line(line, x, y, class_) for class_, line in lines.items()]
+    shapes.append(svg.line(x[-1], 0.0, x[-1], HEIGHT, "tonight"))
+    shapes += [
+        svg.element("circle", cx=x[-1], cy=y(line[-1]), r=3.4, class_=class_)
+        for class_, line in lines.items() if line[-1] is not None
+    ]  # fmt: skip
     shapes += [
         svg.element("rect", svg.element("title", describe(trend, index)), x=at - step / 2, y=0, width=step,
                     height=HEIGHT, class_="hit")
         for index, at in enumerate(x)
     ]  # fmt: skip
-    title = f"{units.name(trend.metric.name)} over {len(trend.nights)} nights"
-    return svg.element(
-        "svg", svg.element("title", title, id=f"{name}-t"), svg.element("desc", describe(trend, -1), id=f"{name}-d"), *shapes,
-        xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", class_="spark", role="img",
-        aria_labelledby=f"{name}-t {name}-d",
-    )  # fmt: skip
+    title = f"{figure_units.name(trend.metric.name)} over {len(trend.nights)} nights"
+    return _picture(name, title, svg.element("desc", describe(trend, -1), id=f"{name}-d"), *shapes)
 
 
 def sparkline(values: Sequence[float], name: str, title: str) -> Markup:
     """A line alone. ``title``: what it shows, for its tooltip and for screen readers."""
-    low, high = min(values), max(values)
-    offset, factor = svg.scale(low, high, HEIGHT - MARGIN, MARGIN) if high > low else (HEIGHT / 2, 0.0)
-    step = (WIDTH - 2 * MARGIN) / max(1, len(values) - 1)
-    x = [MARGIN + step * index for index in range(len(values))]
-    line = _line(values, x, lambda value: offset + factor * value, "fleet")
+    x, y, _ = _scales(len(values), values)
+    return _picture(name, title, _line(values, x, y, "fleet"))
+
+
+def _picture(name: str, title: str, *shapes: Markup) -> Markup:
     return svg.element(
-        "svg", svg.element("title", title, id=f"{name}-t"), *line, xmlns="http://www.w3.org/2000/svg",
+        "svg", svg.element("title", title, id=f"{name}-t"), *shapes, xmlns="http://www.w3.org/2000/svg",
         viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", class_="spark", role="img", aria_labelledby=f"{name}-t",
     )  # fmt: skip
+
+
+def _scales(count: int, values: Iterable[float | None]) -> tuple[list[float], Scale, float]:
+    """Where each night is, the newest at the right edge; the height of a value; and the width of a night."""
+    numbers = [value for value in values if value is not None]
+    low, high = min(numbers), max(numbers)
+    offset, factor = svg.scale(low, high, HEIGHT - MARGIN, MARGIN) if high > low else (HEIGHT / 2, 0.0)
+    step = (WIDTH - 2 * MARGIN) / max(1, count - 1)
+    return (
+        [WIDTH - MARGIN - step * index for index in reversed(range(count))],
+        lambda value: offset + factor * value,
+        step,
+    )
 
 
 def describe(trend: Trend, index: int) -> str:
@@ -133,49 +142,18 @@ def describe(trend: Trend, index: int) -> str:
     text = f"{trend.nights[index]}: "
     if span is None:
         return f"{text}not measured"
-    low, median, high = (units.quantity(value, unit) for value in span)
+    low, median, high = (figure_units.quantity(value, unit) for value in span)
     text += median + (f", {low} to {high}" if low != high else "")
     values = ((node, line[index]) for node, line in trend.lines.items())
     return text + "".join(
-        f"; {node} {'not measured' if value is None else units.quantity(value, unit)}" for node, value in values
+        f"; {node} {'not measured' if value is None else figure_units.quantity(value, unit)}" for node, value in values
     )
 
 
-def _band(trend: Trend, x: Sequence[float], y: Scale) -> Iterator[Markup]:
-    """A polygon for each stretch of nights that were measured."""
-    for stretch in _stretches(trend.fleet):
-        spans = [(x[index], span) for index in stretch if (span := trend.fleet[index]) is not None]
-        edge = [(at, y(span[2])) for at, span in spans] + [(at, y(span[0])) for at, span in reversed(spans)]
-        yield svg.element("polygon", points=" ".join(f"{at:.1f},{height:.1f}" for at, height in edge), class_="range")
-
-
-def _line(values: Sequence[float | None], x: Sequence[float], y: Scale, class_: str) -> Iterator[Markup]:
-    """One path; a night without a value interrupts it. A single night between two gaps is a short dash."""
-    path = ""
-    for stretch in _stretches(values):
-        points = [f"{x[index]:.1f},{y(value):.1f}" for index in stretch if (value := values[index]) is not None]
-        path += "M" + "L".join(points) + ("h1" if len(points) == 1 else "")
-    if path:
-        yield svg.element("path", d=path, class_=class_)
-
-
-def _points(trend: Trend, x: float, y: Scale) -> Iterator[Markup]:
-    span = trend.fleet[-1]
-    if span is not None:
-        yield svg.element("circle", cx=x, cy=y(span[1]), r=3.4, class_="fleet")
-    for number, line in enumerate(trend.lines.values()):
-        if (value := line[-1]) is not None:
-            yield svg.element("circle", cx=x, cy=y(value), r=3.4, class_=f"node c{number}")
-
-
-def _stretches(values: Sequence[object]) -> Iterator[list[int]]:
-    """Indices of neighbours that have a value."""
-    stretch: list[int] = []
-    for index, value in enumerate(values):
-        if value is not None:
-            stretch.append(index)
-        elif stretch:
-            yield stretch
-            stretch = []
-    if stretch:
-        yield stretch
+def _line(values: Sequence[float | None], x: Sequence[float], y: Scale, class_: str) -> Markup:
+    """One path; a night without a value interrupts it. A single night between two gaps is a dot."""
+    path, pen = "", "M"
+    for at, value in zip(x, values, strict=True):
+        path += f"{pen}{at:.1f},{y(value):.1f}{'h0' if pen == 'M' else ''}" if value is not None else ""
+        pen = "M" if value is None else "L"
+    return svg.element("path", d=path or None, class_=class_)

@@ -20,4 +20,5 @@ def command(session: Session, accepted: Acceptance) -> None:
     """
     terminal, document = session.terminal, accepted.certificate
     terminal.line(f"{document['decision']}     {short_path(accepted.summary)}     exit {accepted.code}")
+    terminal.lines(f"  compared     {text}" for text in document["compared"])
     terminal.lines(f"  not checked  {text}" for text in document["not_checked"])

@@ -12,7 +12,7 @@ import msgspec
 
 from orchestrator.model import codec
 from orchestrator.nightly import night_files
-from orchestrator.nightly.gates.nights import Key, Metric
+from orchestrator.nightly.gates.records import Key, Metric
 from orchestrator.nightly.night_judgement import NightJudgement
 from orchestrator.nightly.run_record import Measurement, RunRecord
 from orchestrator.nightly.suite import Cell, Night, Row, Suite

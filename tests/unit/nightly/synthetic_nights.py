@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from orchestrator.nightly import classes
-from orchestrator.nightly.gates.finding import Finding, Outcome
-from orchestrator.nightly.gates.nights import Key, Metric, Record
-from orchestrator.nightly.judging import cells, floors
+from orchestrator.nightly.gates.records import Finding, Key, Metric, Outcome, Record
+from orchestrator.nightly.judging import cells, floor_limits
 from orchestrator.nightly.judging.figures import Series
 from orchestrator.nightly.night_judgement import Judged, NightJudgement, State
 from orchestrator.nightly.reports.night_report import NightReport
@@ -81,7 +80,7 @@ def findings(history: Sequence[Record], count: int, night: int) -> list[Judged]:
                 if record.node == SLOW:
                     series.again[record.node] = list(record.values)
         floor = usual * (1 / FLOOR if metric.better == "lower" else FLOOR)
-        made += floors.judge(series, floor, cell, f"floor {floor:.4g} {metric.unit}")
+        made += floor_limits.judge(series, floor, cell, f"floor {floor:.4g} {metric.unit}")
         past = [record for record in own if record.night < night]
         subjects.append(cells.Subject(series=series, past=past, kind=classes.of(metric.name, classes.read())))
     return [*made, *cells.judge(subjects, cells.Tonight(number=night, date=date(night)))]

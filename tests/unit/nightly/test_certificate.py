@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.model.errors import UsageError
-from orchestrator.nightly import judging, night_files, rows
-from orchestrator.nightly.judging import certificate
+from orchestrator.nightly import judging, night_files, row_states
+from orchestrator.nightly.baselines import Baseline
+from orchestrator.nightly.reports import certificate
 from orchestrator.nightly.suite import MetricRule
 from orchestrator.store import seal
 
@@ -20,13 +22,25 @@ from .test_culprits import FLOOR, NODES, rates
 from .test_judging_floors import baseline_of
 
 
+def certify(
+    directory: Path,
+    baselines: Sequence[Baseline] = (),
+    quarantined: Sequence[str] = (),
+    night: Mapping[str, object] | None = None,
+) -> dict[str, Any]:
+    """Judge a night and write its certificate. ``night``: fields of it that differ."""
+    file = directory / "night.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **(night or {})}))
+    night_files.write_judgement(directory, judging.judge(directory, (), baselines, quarantined))
+    return certificate.write(directory)
+
+
 def certified(
     tmp_path: Path, *slow: str, has_floor: bool = True, nodes: tuple[str, ...] = NODES
 ) -> tuple[Path, dict[str, Any]]:
     cell = FLOOR if has_floor else dataclasses.replace(FLOOR, rules=())
     directory = write_night(tmp_path, 1, {"gemm": rates(*slow)}, nodes=nodes, cells=[cell])
-    night_files.write_judgement(directory, judging.judge(directory, ()))
-    return directory, certificate.write(directory)
+    return directory, certify(directory)
 
 
 def test_a_cluster_that_meets_its_floors_is_accepted_with_its_figures(tmp_path: Path) -> None:
@@ -35,15 +49,30 @@ def test_a_cluster_that_meets_its_floors_is_accepted_with_its_figures(tmp_path: 
     node = document["nodes"][2]
     assert (node["node"], node["host"], node["hardware"]) == ("n2", "host-n2", "8x H100, 64x Xeon, 512 GiB")
     assert node["versions"]["driver"] == "580.159"
-    assert node["figures"][0]["median"] == 100.0
+    row = next(
+        row
+        for row in document["figures"]
+        if (row["of"], row["compared_with"]) == ("n2", "the floor of the suite for gemm")
+    )
+    assert (row["value"], row["measured"], row["reference"], row["change"]) == (
+        100.0,
+        "100 TFLOP/s",
+        "90 TFLOP/s",
+        "+11.1 %",
+    )
+    of_floor, of_peers = "the floor of the suite for gemm", "3 equal nodes in the same night"
+    assert document["compared"] == [f"gemm: {of_floor} (4 figures: 4 pass); {of_peers} (4 figures: 4 pass)"]
     assert json.loads((directory / certificate.DOCUMENT).read_text()) == document
+    text = (directory / certificate.SUMMARY).read_text()
+    assert all(f"| gemm | {node} | 100 TFLOP/s | pass | +0.0 % | 11 % |  | {of_peers} |" in text for node in NODES)
 
 
 def test_a_node_below_its_floor_is_named_and_the_cluster_rejected(tmp_path: Path) -> None:
     directory, document = certified(tmp_path, "n2")
     assert (document["decision"], document["exit"]) == ("REJECTED", 1)
     assert [node["node"] for node in document["nodes"] if node["outcome"] == "fail"] == ["n2"]
-    assert "- fail: n2: gemm 80 TFLOP/s is worse than its floor 90" in (directory / certificate.SUMMARY).read_text()
+    row = "| gemm | n2 | 80 TFLOP/s | fail | -11.1 % |  | 90 TFLOP/s | the floor of the suite for gemm |"
+    assert row in (directory / certificate.SUMMARY).read_text()
 
 
 def test_without_a_floor_nothing_is_accepted(tmp_path: Path) -> None:
@@ -59,8 +88,7 @@ def test_a_node_whose_hardware_has_no_floor_leaves_the_cluster_undecided(tmp_pat
     for name, facts in (("seven", {"n2": {"gpus": ["H100"] * 7}}), ("eight", {})):
         directory = write_night(tmp_path / name, 1, {"gemm": rates()}, nodes=NODES, facts=facts)
         eight = baseline_of(write_night(tmp_path / f"{name} before", 1, {"gemm": rates()}, nodes=NODES))
-        night_files.write_judgement(directory, judging.judge(directory, (), [eight]))
-        document = certificate.write(directory)
+        document = certify(directory, [eight])
         if name == "eight":
             assert (document["decision"], document["exit"]) == ("ACCEPTED", 0)
             continue
@@ -75,17 +103,9 @@ def test_a_node_that_is_like_its_peers_is_not_judged_without_a_floor(tmp_path: P
     nodes = tuple(f"n{number}" for number in range(6))
     lines = [[figure("gemm", 100.0 + number / 10, "TFLOP/s", "higher", node=node) for number, node in enumerate(nodes)]]
     directory = write_night(tmp_path, 1, {"gemm": lines}, nodes=nodes)
-    judgement = judging.judge(directory, ())
-    assert {judged.finding.gate for judged in judgement.findings if judged.state == "pass"} == {"reference"}
-    night_files.write_judgement(directory, judgement)
-    assert {node["outcome"] for node in certificate.write(directory)["nodes"]} == {"not judged"}
-
-
-def test_metrics_without_a_floor_are_listed(tmp_path: Path) -> None:
-    lines = [[*repeat, *(figure("disk", 1.0, "GB/s", "higher", node=node) for node in NODES)] for repeat in rates()]
-    directory = write_night(tmp_path, 1, {"gemm": lines}, nodes=NODES, cells=[FLOOR])
-    night_files.write_judgement(directory, judging.judge(directory, ()))
-    assert certificate.write(directory)["not_checked"][0] == "floors: none for 1 of 2 metrics: disk"
+    findings = judging.judge(directory, ()).findings
+    assert {judged.finding.gate for judged in findings if judged.state == "pass"} == {"reference"}
+    assert {node["outcome"] for node in certify(directory)["nodes"]} == {"not judged"}
 
 
 def test_a_failure_that_a_ticket_expects_is_not_accepted(tmp_path: Path) -> None:
@@ -93,18 +113,14 @@ def test_a_failure_that_a_ticket_expects_is_not_accepted(tmp_path: Path) -> None
     directory = write_night(
         tmp_path, 1, {"gemm": rates("n2")}, nodes=NODES, cells=[dataclasses.replace(FLOOR, rules=rules)]
     )
-    night_files.write_judgement(directory, judging.judge(directory, ()))
-    document = certificate.write(directory)
+    document = certify(directory)
     assert (document["decision"], document["exit"]) == ("NOT DECIDED", 2)
     assert [node["outcome"] for node in document["nodes"]] == ["pass", "pass", "xfail", "pass"]
 
 
 def test_nodes_that_took_no_part_are_said(tmp_path: Path) -> None:
     directory = write_night(tmp_path, 1, {"gemm": rates()}, nodes=NODES, cells=[FLOOR])
-    document = json.loads((directory / "night.json").read_text())
-    (directory / "night.json").write_text(json.dumps({**document, "hosts": {**document["hosts"], "n9": "h9"}}))
-    night_files.write_judgement(directory, judging.judge(directory, ()))
-    result = certificate.write(directory)
+    result = certify(directory, night={"hosts": {**night_files.read_night(directory).hosts, "n9": "h9"}})
     assert "n9: took part in no run" in result["not_checked"]
     assert result["nodes"][-1]["outcome"] == "not measured"
 
@@ -113,12 +129,7 @@ def test_a_cluster_with_a_node_in_quarantine_is_not_accepted(tmp_path: Path) -> 
     """Its failures are expected in a night, and so is its pass: only a release says that it is healthy."""
     for name, slow in (("bad", ("n2",)), ("healthy", ())):
         directory = write_night(tmp_path / name, 1, {"gemm": rates(*slow)}, nodes=NODES, cells=[FLOOR])
-        document = json.loads((directory / "night.json").read_text())
-        (directory / "night.json").write_text(
-            json.dumps({**document, "quarantined": {"n2": "is set aside since x: y"}})
-        )
-        night_files.write_judgement(directory, judging.judge(directory, (), (), ("n2",)))
-        result = certificate.write(directory)
+        result = certify(directory, (), ["n2"], night={"quarantined": {"n2": "is set aside since x: y"}})
         assert (result["decision"], result["exit"]) == ("NOT DECIDED", 2)
         assert "n2 is set aside since x: y" in result["not_checked"]
         assert [node["outcome"] for node in result["nodes"]] == ["pass", "pass", "in quarantine", "pass"]
@@ -127,26 +138,21 @@ def test_a_cluster_with_a_node_in_quarantine_is_not_accepted(tmp_path: Path) -> 
 def test_a_cluster_with_a_node_on_a_drained_host_is_not_accepted(tmp_path: Path) -> None:
     """The night itself is judged by the others."""
     directory = write_night(tmp_path, 1, {"gemm": rates()}, nodes=NODES, cells=[FLOOR])
-    document = json.loads((directory / "night.json").read_text())
     reason = "is on host h9, which is set aside since x by y: a fan"
-    (directory / "night.json").write_text(json.dumps({**document, "drained": {"n9": reason}}))
+    result = certify(directory, night={"drained": {"n9": reason}})
     judgement = judging.judge(directory, ())
     assert (judgement.outcome, judgement.exit) == ("pass", 0)
     assert f"n9 {reason}; it takes no part" in judgement.notes
-    night_files.write_judgement(directory, judgement)
-    result = certificate.write(directory)
     assert (result["decision"], result["exit"]) == ("NOT DECIDED", 2)
     assert f"n9 {reason}" in result["not_checked"]
 
 
 def test_a_cluster_that_lost_a_node_is_not_accepted(tmp_path: Path) -> None:
     """The night itself is judged by the others."""
-    lost = rows.of_node("n9", "is dead; cannot be brought up again: no memory left")
+    lost = row_states.of_node("n9", "is dead; cannot be brought up again: no memory left")
     directory = write_night(tmp_path, 1, {"gemm": rates()}, nodes=NODES, cells=[FLOOR], rows=[lost])
-    judgement = judging.judge(directory, ())
+    judgement, result = judging.judge(directory, ()), certify(directory)
     assert (judgement.outcome, judgement.exit) == ("pass", 0)
-    night_files.write_judgement(directory, judgement)
-    result = certificate.write(directory)
     assert (result["decision"], result["exit"]) == ("NOT DECIDED", 2)
     assert "node: n9: is dead; cannot be brought up again: no memory left" in result["not_checked"]
 

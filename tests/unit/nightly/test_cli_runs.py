@@ -14,8 +14,8 @@ import pytest
 
 from orchestrator.nightly import baselines, bundle_records, levels, night_files, retention
 from orchestrator.nightly.baselines import Floor
-from orchestrator.nightly.gates.finding import Finding
-from orchestrator.nightly.judge import Compared
+from orchestrator.nightly.gates.records import Finding
+from orchestrator.nightly.night_judge import Compared
 from orchestrator.nightly.night_judgement import REFERENCE, Judged, NightJudgement, State
 from orchestrator.nightly.suite import NIGHT, RUNS
 from orchestrator.store import beds as store

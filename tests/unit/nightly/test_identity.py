@@ -12,7 +12,7 @@ import pytest
 from orchestrator.model.bed import Machine
 from orchestrator.nightly import bundle_records, index, judging, night_files
 from orchestrator.nightly.culprits import hook
-from orchestrator.nightly.gates.nights import Record
+from orchestrator.nightly.gates.records import Record
 from orchestrator.nightly.identity import Nodes
 from orchestrator.nightly.suite import Cell, MetricRule
 from orchestrator.slurm import allocation

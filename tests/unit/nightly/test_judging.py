@@ -16,7 +16,7 @@ import pytest
 from orchestrator.model import codec
 from orchestrator.nightly import judging, levels, night_files
 from orchestrator.nightly.app import night_end
-from orchestrator.nightly.gates.nights import Record
+from orchestrator.nightly.gates.records import Record
 from orchestrator.nightly.judging import figures
 from orchestrator.nightly.judging.night import read_runs
 from orchestrator.nightly.night_judgement import NightJudgement, suspects_of
@@ -144,6 +144,10 @@ def test_peers_that_differ_widely_are_unknown_and_no_pass(tmp_path: Path) -> Non
     assert {judged.state for judged in judgement.cells} == {"unknown"}
     assert (judgement.outcome, judgement.exit) == ("unknown", 2)
     assert "its equal nodes differ too much to see an odd one" in judgement.cells[0].finding.text
+    beside = [judged for judged in judgement.cells if "beside them" in judged.finding.text]
+    assert {(judged.finding.node, judged.is_counted) for judged in beside} == {
+        (node, True) for node in ("n0", "n1", "n4", "n5")
+    }
 
 
 def test_the_first_night_of_two_nodes_is_the_reference_and_unknown(tmp_path: Path) -> None:

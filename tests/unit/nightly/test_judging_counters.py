@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from orchestrator.nightly import judging, levels
-from orchestrator.nightly.gates.nights import Key, Metric, Record
-from orchestrator.nightly.judging import counters
+from orchestrator.nightly.gates.records import Key, Metric, Record
+from orchestrator.nightly.judging import metric_kinds
 from orchestrator.nightly.night_judgement import NightJudgement
 from orchestrator.nightly.suite import Cell, MetricRule
 
@@ -107,7 +107,7 @@ def test_a_sound_fleet_of_counters_has_few_false_warnings(mean: float) -> None:
     for night in range(3, nights):
         past = [record for record in records if record.night < night]
         warned += sum(
-            counters.judge(metric, f"n{node}", (values[night, node],), past, past, ()) is not None
+            metric_kinds.judge_count(metric, f"n{node}", (values[night, node],), past, past, ()) is not None
             for node in range(nodes)
         )
     assert warned / (nodes * (nights - 3)) <= 2e-2

@@ -11,8 +11,8 @@ import pytest
 
 from orchestrator.nightly import judging
 from orchestrator.nightly.baselines import Baseline
-from orchestrator.nightly.gates.nights import Key, Metric, Record
-from orchestrator.nightly.judging import cells, figures, hardware
+from orchestrator.nightly.gates.records import Key, Metric, Record
+from orchestrator.nightly.judging import busy_hosts, figures, hardware
 from orchestrator.nightly.night_judgement import NightJudgement
 
 from .night_bundles import figure, write_night
@@ -169,7 +169,7 @@ def test_nodes_of_one_host_are_no_others_of_each_other() -> None:
             Record(night=1, node=node, metric=metric, key=Key(hardware="", workload=probe), values=(share,))
             for node in measured for probe in ("gemm", "memory")
         ]  # fmt: skip
-        assert tuple(cells.crowded(records, hosts)) == busy
+        assert tuple(busy_hosts.crowded(records, hosts)) == busy
 
 
 def test_a_host_is_busier_than_usual_only_beside_the_same_trial_of_earlier_nights() -> None:
@@ -179,5 +179,5 @@ def test_a_host_is_busier_than_usual_only_beside_the_same_trial_of_earlier_night
         Record(night=night, node="n0", metric=metric, key=Key(hardware="", workload=trial), values=(share,))
         for night, trial, share in shares
     ]  # fmt: skip
-    assert cells.busy(records[:2]) == {}
-    assert cells.busy(records) == {(2, "n0"): "others took 60% of its CPUs (cpu used by others; usual 5%)"}
+    assert busy_hosts.busy(records[:2]) == {}
+    assert busy_hosts.busy(records) == {(2, "n0"): "others took 60% of its CPUs (cpu used by others; usual 5%)"}

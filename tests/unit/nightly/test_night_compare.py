@@ -10,7 +10,7 @@ from orchestrator.app.recorded import compare
 from orchestrator.app.recorded.compare import CompareRequest
 from orchestrator.model.errors import UsageError
 from orchestrator.nightly.app.night_compare import NightsCompared
-from orchestrator.nightly.reports import table
+from orchestrator.nightly.reports import night_table
 
 from .night_bundles import figure, write_night
 
@@ -41,12 +41,12 @@ def test_a_node_that_is_slower_in_the_second_night_stands_in_the_table(
     before, after = night(tmp_path, numbers[0], 50.0, 50.0, 50.0), night(tmp_path, numbers[1], 50.2, 20.0, 49.9)
     result = compared(before, after)
     assert isinstance(result.content, NightsCompared)
-    (line,) = table.table(result.content.night, result.content.judgement).shown
+    (line,) = night_table.table(result.content.night, result.content.judgement).shown
     assert (line.metric, line.cells["n1"].change, line.state) == ("gemm", "-59.9 %", "warn")
     assert result.code == 0, "a single warning, as in a night"
     equal = compared(before, night(tmp_path, 5, 50.2, 50.1, 49.9))
     assert isinstance(equal.content, NightsCompared)
-    assert table.table(equal.content.night, equal.content.judgement).shown == ()
+    assert night_table.table(equal.content.night, equal.content.judgement).shown == ()
 
 
 def test_nights_without_a_common_figure_and_other_options_are_errors(tmp_path: Path) -> None:

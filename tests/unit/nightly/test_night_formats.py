@@ -11,9 +11,9 @@ import pytest
 import xmlschema
 from prometheus_client.parser import text_string_to_metric_families
 
-from orchestrator.nightly.gates.finding import Finding
+from orchestrator.nightly.gates.records import Finding
 from orchestrator.nightly.night_judgement import Judged
-from orchestrator.nightly.reports import junit, metrics
+from orchestrator.nightly.reports import night_gauges, night_junit
 from orchestrator.nightly.reports.night_report import NightReport
 
 from . import synthetic_nights
@@ -27,7 +27,7 @@ XSD = Path(__file__).parents[2] / "golden" / "formats" / "junit.xsd"
 
 def cases(report: NightReport) -> dict[str, str]:
     """Suite and case -> its tag."""
-    root = ET.fromstring(junit.render(report))
+    root = ET.fromstring(night_junit.render(report))
     return {
         f"{suite.get('name', '').removeprefix('ccbed.standard.')}/{case.get('name')}": next(
             (child.tag for child in case if child.tag != "system-out"), "passed"
@@ -40,7 +40,7 @@ def cases(report: NightReport) -> dict[str, str]:
 @of_every_kind
 def test_junit_keeps_to_the_schema(kind: str) -> None:
     schema = xmlschema.XMLSchema(str(XSD))
-    text = junit.render(REPORTS[kind]()).decode()
+    text = night_junit.render(REPORTS[kind]()).decode()
     schema.validate(text.split("?>", 1)[1])
     with pytest.raises(xmlschema.XMLSchemaValidationError):
         schema.validate(text.split("?>", 1)[1].replace("testcase ", "testcase file='x' "))
@@ -81,7 +81,7 @@ def test_a_finding_that_repeats_a_row_is_no_case_of_its_own() -> None:
 
 
 def test_an_expected_failure_names_its_ticket() -> None:
-    root = ET.fromstring(junit.render(judge(clean(), judged("xfail", ticket="OPS-7"))))
+    root = ET.fromstring(night_junit.render(judge(clean(), judged("xfail", ticket="OPS-7"))))
     assert [element.get("message") for element in root.iter("skipped") if element.get("type") == "xfail"] == [
         "OPS-7: n1: rate is xfail"
     ]
@@ -96,7 +96,7 @@ def test_junit_is_as_red_as_the_exit_code(outcome: str, code: int, tag: str) -> 
 
 
 def test_junit_counts_its_cases() -> None:
-    for suite in ET.fromstring(junit.render(bad())):
+    for suite in ET.fromstring(night_junit.render(bad())):
         tags = [child.tag for case in suite.iter("testcase") for child in case]
         assert suite.get("tests") == str(len(suite.findall("testcase")))
         assert (suite.get("failures"), suite.get("errors")) == (str(tags.count("failure")), str(tags.count("error")))
@@ -107,7 +107,7 @@ def test_junit_counts_its_cases() -> None:
 
 def samples(report: NightReport) -> dict[str, list[tuple[dict[str, str], float]]]:
     parsed: dict[str, list[tuple[dict[str, str], float]]] = {}
-    for family in text_string_to_metric_families(metrics.render(report).decode()):
+    for family in text_string_to_metric_families(night_gauges.render(report).decode()):
         assert family.type == "gauge" and family.documentation
         for sample in family.samples:
             parsed.setdefault(sample.name, []).append((dict(sample.labels), sample.value))
@@ -169,7 +169,7 @@ def test_a_gate_that_could_not_judge_is_unknown_beside_one_that_passed() -> None
 
 def test_the_dashboard_uses_names_and_labels_that_exist() -> None:
     parsed = samples(bad())
-    shown = json.loads((Path(metrics.__file__).parent / "grafana.json").read_text())
+    shown = json.loads((Path(night_gauges.__file__).parent / "grafana.json").read_text())
     names = set()
     expressions = [target["expr"] for panel in shown["panels"] for target in panel["targets"]]
     expressions += [variable["query"]["query"] for variable in shown["templating"]["list"]]

@@ -14,10 +14,10 @@ import pytest
 
 from orchestrator.model.errors import InfrastructureError
 from orchestrator.nightly import reports
-from orchestrator.nightly.gates.finding import Finding
-from orchestrator.nightly.judge import Compared
+from orchestrator.nightly.gates.records import Finding
+from orchestrator.nightly.night_judge import Compared
 from orchestrator.nightly.night_judgement import REFERENCE, Judged, NightJudgement
-from orchestrator.nightly.reports import junit, next_step, page, summary, table, units
+from orchestrator.nightly.reports import figure_units, night_junit, night_summary, night_table, page
 from orchestrator.nightly.reports.night_report import NightReport, suspects, unknowns
 from orchestrator.nightly.suite import Row
 
@@ -111,7 +111,7 @@ def test_write_links_the_page_of_each_run_that_has_one(tmp_path: Path) -> None:
 def test_a_report_that_cannot_be_made_does_not_take_the_others_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(junit, "render", lambda report: 1 / 0)
+    monkeypatch.setattr(night_junit, "render", lambda report: 1 / 0)
     report = clean()
     with pytest.raises(InfrastructureError, match=r"junit\.xml: ZeroDivisionError"):
         reports.write(tmp_path, report.night, report.rows, report.judgement, report.records)
@@ -272,9 +272,9 @@ def figure(
     return Judged(finding=finding, state=state, unit="TFLOP/s", value=40.0, compared=compared, **more)  # type: ignore[arg-type]
 
 
-def of_figures(*figures: Judged, outcome: str = "fail") -> table.Table:
+def of_figures(*figures: Judged, outcome: str = "fail") -> night_table.Table:
     report = judge(first(), *figures, outcome=outcome)
-    return table.table(report.night, report.judgement)
+    return night_table.table(report.night, report.judgement)
 
 
 def test_the_table_has_the_worst_first_with_what_the_second_measurement_says() -> None:
@@ -294,7 +294,7 @@ def test_the_table_has_the_worst_first_with_what_the_second_measurement_says() -
     ]
     assert shown.shown[0].reference == "41.2 TFLOP/s"
     assert shown.rest == "2 others within limits (worst: disk write n2 -3.9 %, limit 5 %)"
-    assert list(table.columns(shown, shown.shown, 1)) == ["n1"]
+    assert night_table.grid(shown, shown.shown, 1)[0] == ("", "n1", "limit", "reference", "")
 
 
 def test_a_figure_of_all_nodes_has_a_column_of_its_own_and_the_time_of_a_byte_is_shown_as_a_rate() -> None:
@@ -310,7 +310,7 @@ def test_a_figure_of_all_nodes_has_a_column_of_its_own_and_the_time_of_a_byte_is
     )
     assert first_line.notes == ("n0->n1",)
     assert second.cells["all nodes"].change == "-5.8 %"
-    assert list(table.columns(shown, shown.shown, 8)) == ["n0", "n1", "all nodes"]
+    assert night_table.grid(shown, shown.shown, 8)[0][1:4] == ("n0", "n1", "all nodes")
 
 
 def test_a_night_without_a_reference_counts_its_metrics() -> None:
@@ -323,11 +323,11 @@ def test_a_night_without_a_reference_counts_its_metrics() -> None:
 def test_the_next_step_looks_closer_at_the_worst_figure_and_accepts_it() -> None:
     slow = figure("gemm float32", "n1", 0.9, "fail", cell="gemm")
     report = judge(bad(), slow, outcome="fail", code=1)
-    step = next_step.next_step(report.night, report.judgement, "runs/latest-night")
+    step = night_table.next_step(report.night, report.judgement, "runs/latest-night")
     assert (
         step == 'ccbed sweep gemm --each-node · wanted? ccbed baseline accept runs/latest-night --node n1 --because "…"'
     )
-    assert next_step.next_step(clean().night, clean().judgement, "x") == ""
+    assert night_table.next_step(clean().night, clean().judgement, "x") == ""
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ def test_the_next_step_looks_closer_at_the_worst_figure_and_accepts_it() -> None
      (2.5e-5, "s", "25 µs"), (1234.0, "1/s", "1,234 1/s")],
 )  # fmt: skip
 def test_quantities_have_a_prefix_that_fits(value: float, unit: str, text: str) -> None:
-    assert units.quantity(value, unit) == text
+    assert figure_units.quantity(value, unit) == text
 
 
 # --- the summary --------------------------------------------------------------------------------------------------------
@@ -345,13 +345,13 @@ def test_quantities_have_a_prefix_that_fits(value: float, unit: str, text: str) 
 
 @of_every_kind
 def test_the_summary_has_twenty_lines_at_most_and_the_path(kind: str) -> None:
-    lines = summary.render(REPORTS[kind]()).decode().splitlines()
-    assert len(lines) <= summary.LINES
+    lines = night_summary.render(REPORTS[kind]()).decode().splitlines()
+    assert len(lines) <= night_summary.LINES
     assert lines[-1].startswith("Report: `")
 
 
 def test_the_summary_names_the_verdict_the_figures_that_moved_and_failures() -> None:
-    text = summary.render(bad()).decode()
+    text = night_summary.render(bad()).decode()
     assert text.startswith("# FAIL: gemm on n5 is 12 % slower")
     assert "- crash-node: failed (2 of 3 repeats): bit-exact" in text
     assert re.search(r"\| rate \|.*-1\d\.\d %.*n5 again -1\d\.\d %; since 2026-11-09", text)

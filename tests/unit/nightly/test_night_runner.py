@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.model.errors import InfrastructureError, Interrupted, UsageError
-from orchestrator.nightly import night_files, rows, runner, selector
+from orchestrator.nightly import night_files, row_states, runner, selector
 from orchestrator.nightly.runner import Attempt
 from orchestrator.nightly.suite import Cell, Night, Row, State, Suite
 
@@ -135,7 +135,7 @@ def test_every_end_of_a_trial_is_a_row_and_the_suite_goes_on(tmp_path: Path) -> 
 )  # fmt: skip
 def test_the_exit_code_of_rows(suite_states: list[State], code: int) -> None:
     ended = [Row(cell=str(index), repeat=0, state=state) for index, state in enumerate(suite_states)]
-    assert rows.exit_code(ended) == code
+    assert row_states.exit_code(ended) == code
 
 
 def test_a_cell_that_does_not_end_twice_is_given_no_more_time(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_lost_node_is_one_row_with_its_state(tmp_path: Path) -> None:
     lost = {"n2": "was dead (exit -9); brought up again"}
     result = run(directory, night, FakeTrials(directory=directory, lost=[{}, lost, lost]))
     assert states(result) == [("a", "passed"), ("node n2", "unknown"), ("b", "passed"), ("c", "passed")]
-    assert (result[1].reason, rows.node(result[1]), rows.exit_code(result)) == (lost["n2"], "n2", 0)
+    assert (result[1].reason, row_states.node(result[1]), row_states.exit_code(result)) == (lost["n2"], "n2", 0)
 
 
 @pytest.mark.parametrize(
@@ -177,12 +177,12 @@ def test_a_lost_node_is_one_row_with_its_state(tmp_path: Path) -> None:
     ],
 )
 def test_a_repeat_of_a_cell_with_the_name_of_a_node_counts(row: Row) -> None:
-    assert rows.node(row) == ""
-    assert rows.exit_code([row]) == {"unknown": 2, "error": 4, "unfinished": 1}[row.state]
+    assert row_states.node(row) == ""
+    assert row_states.exit_code([row]) == {"unknown": 2, "error": 4, "unfinished": 1}[row.state]
 
 
 def test_a_night_that_lost_all_nodes_and_ran_nothing_is_no_pass(tmp_path: Path) -> None:
-    assert rows.exit_code([rows.of_node("n0", "is dead"), Row(cell="a", repeat=0, state="skipped")]) == 2
+    assert row_states.exit_code([row_states.of_node("n0", "is dead"), Row(cell="a", repeat=0, state="skipped")]) == 2
 
 
 def test_repeats_stop_when_the_interval_is_narrow_enough(tmp_path: Path) -> None:
@@ -320,7 +320,7 @@ def test_a_killed_night_runs_nothing_twice_that_has_ended(
 def test_a_usage_error_of_one_trial_is_an_error_of_the_night(tmp_path: Path) -> None:
     directory, night = begin(tmp_path, *cells("a"))
     result = run(directory, night, FakeTrials(directory=directory, ends={"a": [UsageError("bed lab is busy")]}))
-    assert (result[0].state, result[0].reason, rows.exit_code(result)) == ("error", "bed lab is busy", 4)
+    assert (result[0].state, result[0].reason, row_states.exit_code(result)) == ("error", "bed lab is busy", 4)
 
 
 # --- the order ----------------------------------------------------------------------------------------------------------
@@ -379,7 +379,7 @@ def test_a_night_that_is_given_up_ends_with_an_unfinished_row_for_each_open_cell
     ]  # fmt: skip
     assert trials.launched == launched
     assert night_files.is_closed(directory)
-    assert rows.exit_code(ended) == 1
+    assert row_states.exit_code(ended) == 1
 
 
 def test_a_bed_that_is_taken_down_ends_the_night_and_is_not_brought_up_again(tmp_path: Path) -> None:
@@ -393,7 +393,7 @@ def test_a_bed_that_is_taken_down_ends_the_night_and_is_not_brought_up_again(tmp
     assert states(result) == [("b", "passed"), ("a", "passed"), ("b", "error"), ("c", "error"), ("b", "error")]
     assert [row.reason for row in result[-2:]] == [f"not run: {reason}"] * 2
     assert trials.lost == [{"n0": "was absent; brought up again"}], "not asked again"
-    assert rows.exit_code(result) == 4
+    assert row_states.exit_code(result) == 4
 
 
 @pytest.mark.parametrize("error", [InfrastructureError("beds/lab.json: not a readable bed file"), LookupError("lab")])
@@ -413,7 +413,7 @@ def test_a_night_ends_with_a_row_for_every_cell_whichever_question_to_the_bed_fa
     text = "beds/lab.json: not a readable bed file" if isinstance(error, InfrastructureError) else "LookupError"
     assert all(text in reason for reason in reasons)
     assert bool(reasons) == (method in ("obstacle_to_all", "restore"))
-    assert rows.exit_code(result) == 4 or method != "obstacle_to_all"
+    assert row_states.exit_code(result) == 4 or method != "obstacle_to_all"
 
 
 def test_rounds_of_a_sweep_follow_each_other_and_those_of_a_night_are_spread() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.model.errors import InfrastructureError
-from orchestrator.nightly import night_files, rows, runner
+from orchestrator.nightly import night_files, row_states, runner
 from orchestrator.nightly.runner import Attempt
 from orchestrator.nightly.suite import Cell
 
@@ -69,7 +69,7 @@ def test_a_full_disk_ends_the_night_and_names_the_cells_that_did_not_run(disk: P
     ]  # fmt: skip
     missing = [row.reason for row in result if row.reason.startswith("not run: ")]
     assert missing == [f"not run: {directory}/runs: No space left on device"] * 4
-    assert rows.exit_code(result) == 4
+    assert row_states.exit_code(result) == 4
     assert night_files.is_closed(directory)
     assert night_files.verify(directory) == ()
     assert len(trials.launched) == 3, "nothing is started on a full disk"
@@ -89,13 +89,13 @@ def test_a_row_that_cannot_be_written_leaves_the_night_open_and_a_later_process_
     trials = FakeTrials(directory=directory)
     night_files.release(directory)
     with night_files.Journal(directory) as journal:
-        journal.append(rows.of_node("n0", "was dead"))
+        journal.append(row_states.of_node("n0", "was dead"))
         fill(disk / "other")
         with pytest.raises(InfrastructureError, match=r"a row cannot be written: No space left on device") as caught:
-            journal.append(rows.of_node("n1", "was dead" * 10_000))
+            journal.append(row_states.of_node("n1", "was dead" * 10_000))
     assert caught.value.hint.endswith(f"ccbed nightly --resume {directory}")
     (disk / "other").unlink()
     result = runner.Runner(directory=directory, night=night, trials=trials, now=trials.now).run()
-    assert result[0] == rows.of_node("n0", "was dead")
+    assert result[0] == row_states.of_node("n0", "was dead")
     assert result[-1].cell == "a"
     assert night_files.verify(directory) == ()

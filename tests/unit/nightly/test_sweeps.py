@@ -12,8 +12,7 @@ import pytest
 from orchestrator.cli.render import terminal
 from orchestrator.model.event import History
 from orchestrator.nightly import sweeps
-from orchestrator.nightly.gates.finding import Finding
-from orchestrator.nightly.gates.nights import Key, Metric
+from orchestrator.nightly.gates.records import Finding, Key, Metric
 from orchestrator.nightly.render import sweep_view
 from orchestrator.nightly.run_record import Measurement, RunRecord
 
@@ -70,6 +69,9 @@ def test_what_cannot_be_judged_is_unknown(values: dict[str, list[float]], reason
     (finding,) = sweeps.judge_nodes([record(values)])
     assert (finding.outcome, reason in finding.text) == ("unknown", True)
     assert sweeps.exit_code([finding]) == 2
+    if "differ" in reason:
+        (passed,) = sweeps.judge_nodes([record(fleet(8))])
+        assert sweeps.exit_code([finding, passed]) == 2, "a node that is much worse does not pass beside another metric"
 
 
 def test_a_node_whose_rate_is_zero_is_the_suspect_and_the_others_are_judged() -> None:

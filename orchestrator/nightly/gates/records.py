@@ -1,4 +1,4 @@
-"""Metrics, and what a night measured of them."""
+"""The nouns of judging: metrics, what a night measured of them, and what a gate says of a node and a metric."""
 
 from __future__ import annotations
 
@@ -65,3 +65,40 @@ class Record:
     suspects: Mapping[str, str] = field(default_factory=dict)
     hosts: Mapping[str, str] = field(default_factory=dict)
     again: tuple[float, ...] = ()
+
+
+Outcome = Literal["pass", "warn", "fail", "unknown"]
+#: The outcome that stands for several gates: the first of these that one of them has.
+ORDER: tuple[Outcome, ...] = ("fail", "warn", "unknown", "pass")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """``since``: the night in which it began. ``suspects``: versions that changed then. ``culprits``: the parts that are named."""
+
+    gate: str
+    outcome: Outcome
+    text: str
+    metric: str = ""
+    node: str | None = None
+    since: str | None = None
+    suspects: tuple[str, ...] = ()
+    culprits: tuple[str, ...] = ()
+
+
+def worst(findings: tuple[Finding, ...]) -> Outcome:
+    """Without a finding the outcome is unknown. One unknown gate beside passes leaves it unknown."""
+    outcomes = {finding.outcome for finding in findings}
+    return next((outcome for outcome in ORDER if outcome in outcomes), "unknown")
+
+
+#: The host of a node: named when the node moved, and not where one of the two nights does not tell it.
+HOST = "host"
+
+
+def changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
+    """The versions of a node that differ between two nights."""
+    names = sorted(name for name in {*before, *after} if before and before.get(name) != after.get(name))
+    if not (before.get(HOST) and after.get(HOST)):
+        names = [name for name in names if name != HOST]
+    return tuple(f"{name} {before.get(name, 'none')} -> {after.get(name, 'none')}" for name in names)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ...reports.summary import cell, code
-from .next_step import next_step
+from ...reports.summary import cell, code, table_lines
 from .night_report import NightReport, cells
-from .table import Table, columns, head, table
+from .night_table import grid, head, next_step, table
 
 LINES = 20
 #: Metrics of the table, and nodes; trials that did not pass.
@@ -19,11 +18,12 @@ WIDTH = 240
 def render(report: NightReport) -> bytes:
     night, judgement = report.night, report.judgement
     shown = table(night, judgement)
+    heads, rows = grid(shown, shown.shown[:METRICS], NODES)
     step = next_step(night, judgement, report.directory)
     lines = [
         f"# {judgement.word.upper()}: {cell(judgement.sentence)}",
         cell(head(night, judgement, shown)),
-        *_table(shown),
+        *(["", *table_lines(heads, [[_cut(text) for text in texts] for _, texts in rows])] if rows else []),
         *([cell(shown.rest)] if shown.rest else []),
         *_list("Not passed", _rows(report), FAILED_ROWS),
         "",
@@ -31,21 +31,6 @@ def render(report: NightReport) -> bytes:
         f"Report: {code(f'{report.directory}/report/index.html')}",
     ]
     return ("\n".join(lines[:LINES]) + "\n").encode(errors="replace")
-
-
-def _table(shown: Table) -> Iterator[str]:
-    lines = shown.shown[:METRICS]
-    if not lines:
-        return
-    names = tuple(columns(shown, lines, NODES))
-    yield ""
-    yield f"| | {' | '.join(map(cell, names))} | limit | reference | |"
-    yield "|---" * (len(names) + 4) + "|"
-    for line in lines:
-        changes = (line.cells[name].change if name in line.cells else "" for name in names)
-        texts = (line.metric, *changes, line.limit, line.reference, "; ".join(line.notes))
-        yield f"| {' | '.join(cell(_cut(text)) for text in texts)} |"
-    yield ""
 
 
 def _rows(report: NightReport) -> Iterator[str]:

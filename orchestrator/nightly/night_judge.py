@@ -7,18 +7,16 @@ them decides what the later ones are compared with. What the numbers mean is in 
 
 from __future__ import annotations
 
-import functools
 import math
-import statistics
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..model.frozen import dataclass
 from .gates import robust
-from .gates.nights import Better
+from .gates.records import Better
 
 if TYPE_CHECKING:
-    from .gates.nights import Flags, Floats
+    from .gates.records import Flags, Floats
 
 #: Chance that the first measurement of a sound night as a whole is beyond the limit of a failure, the mean of its last nights beyond
 #: theirs, and anything beyond that of a warning: divided over the nodes and metrics of the night.
@@ -232,7 +230,10 @@ class _State:
         raw = values - references.median
         day, is_pair, known = self._day(raw, weak)
         excess, again = raw - day, nights.again[index] - references.median - day
-        excess, limit, weak, is_peer = _with_peers(nights, values, excess, limit, weak, references.count)
+        beside, wide = beside_peers(values, nights.apart, nights.least, nights.peers, nights.figures)
+        is_peer = ~np.isnan(beside) & (references.count == 0)
+        excess, limit = np.where(is_peer, beside, excess), np.where(is_peer, np.inf, limit)  # they warn at most
+        weak = np.where(is_peer, wide, weak)
         again = np.where(is_peer, np.nan, again)
         first, repeated = excess > limit, again > limit
         flaky = first ^ repeated
@@ -245,13 +246,15 @@ class _State:
         unresolved = (excess > weak) & ~first & (~(again <= weak) | (excess > most))
         fleet_limit, fleet_usual, _ = _limits(nights, self._fleet, noise)
         fleet_weak = np.clip(fleet_usual, nights.least, most)
-        shift = np.where(known >= LEAST_NODES, day - self._fleet.median, np.nan)
+        # Nodes that were never measured together have no common reference: what they had in common was 0 then.
+        is_known, nodes_nights = self._fleet.count > 0, references.count.max(axis=0)
+        shift = np.where(known >= LEAST_NODES, day - np.where(is_known, self._fleet.median, 0.0), np.nan)
         return Verdict(
             excess=excess, again=again, limit=limit, weak=weak, usual=usual, reference=references.median.copy(),
             nights=references.count.copy(), first=first, flaky=flaky, unresolved=unresolved, lasting=lasting, lasting_mean=mean,
             fails=fails, is_peer=is_peer, enters=~np.isnan(values) & ~first & ~fails & ~unresolved, day=day,
-            fleet=np.where(is_pair, day, shift), fleet_nights=self._fleet.count.copy(),
-            fleet_limit=np.where(is_pair, limit.max(axis=0), fleet_limit), fleet_weak=np.where(is_pair, weak.max(axis=0), fleet_weak),
+            fleet=np.where(is_pair, day, shift), fleet_nights=np.where(is_known, self._fleet.count, nodes_nights),
+            fleet_limit=np.where(is_pair, limit.max(axis=0), fleet_limit), fleet_weak=np.where(is_pair, weak.min(axis=0), fleet_weak),
         )  # fmt: skip
 
     def _day(self, raw: Floats, weak: Floats) -> tuple[Floats, Flags, Floats]:
@@ -299,21 +302,10 @@ def _limits(nights: Nights, references: _References, noise: Floats) -> tuple[Flo
     variance = np.maximum(np.where(is_wider, own, variance), noise)
     freedom = np.where(is_wider, count - 1, weight)
     rates = FALSE_FAILURE, FALSE_WARNING, FALSE_LASTING
-    fail, warn, last = (student(rate / nights.figures, freedom) for rate in rates)
+    fail, warn, last = (robust.student(rate / nights.figures, freedom) for rate in rates)
     wide = np.sqrt(variance * _widening(references.count))
     lasting = np.maximum(LASTING_SHARE * nights.least, last * np.sqrt(variance * (_widening(references.count) - 0.5)))
     return np.maximum(nights.least, fail * wide), warn * wide, lasting
-
-
-def _with_peers(
-    nights: Nights, values: Floats, excess: Floats, limit: Floats, weak: Floats, count: Any
-) -> tuple[Floats, Floats, Floats, Flags]:
-    """Figures without an earlier night, compared with those of equal nodes of this night. They warn at most."""
-    import numpy as np
-
-    beside, wide = beside_peers(values, nights.apart, nights.least, nights.peers, nights.figures)
-    is_peer = ~np.isnan(beside) & (count == 0)
-    return np.where(is_peer, beside, excess), np.where(is_peer, np.inf, limit), np.where(is_peer, wide, weak), is_peer
 
 
 def beside_peers(values: Floats, apart: Flags, least: Floats, peers: Floats, figures: int) -> tuple[Floats, Floats]:
@@ -330,7 +322,7 @@ def beside_peers(values: Floats, apart: Flags, least: Floats, peers: Floats, fig
     spread = robust.MAD_TO_SIGMA * robust.median(np.abs(np.where(enough, equal - middle, 0.0)), axis=0)
     weight = CLASS_WEIGHT + np.maximum(number - 2, 0)
     variance = (CLASS_WEIGHT * peers**2 + np.maximum(number - 2, 0) * spread**2) / weight
-    usual = student(FALSE_WARNING / figures, weight) * np.sqrt(variance * (1 + 1 / np.maximum(number, 1)))
+    usual = robust.student(FALSE_WARNING / figures, weight) * np.sqrt(variance * (1 + 1 / np.maximum(number, 1)))
     return values - middle, np.where(usual > WIDEST, usual, np.clip(usual, least, RESOLUTION * least))
 
 
@@ -372,37 +364,3 @@ def slides(values: Floats, limit: Floats) -> tuple[Floats, Flags]:
     change = slope * (len(window) - 1)
     count = np.sum(~np.isnan(window), axis=0)
     return change, (change > limit) & (count >= SLIDE_NIGHTS * 3 // 4)
-
-
-def student(chance: float, freedom: Floats) -> Floats:
-    """The value that a variable of Student's distribution exceeds with this chance."""
-    import numpy as np
-
-    rounded = np.minimum(np.floor(freedom), 200).astype(int)
-    table = {number: _student(chance, number) for number in np.unique(rounded).tolist()}
-    result: Floats = np.vectorize(table.__getitem__, otypes=[float])(rounded)
-    return result
-
-
-@functools.lru_cache(maxsize=10_000)
-def _student(chance: float, n: int) -> float:
-    """By the expansion of G. W. Hill (1970), Algorithm 396, for n of 3 and more."""
-    both = 2 * chance
-    a = 1 / (n - 0.5)
-    b = 48 / a**2
-    c = ((20700 * a / b - 98) * a - 16) * a + 96.36
-    d = ((94.5 / (b + c) - 3) / b + 1) * math.sqrt(a * math.pi / 2) * n
-    y = (d * both) ** (2 / n)
-    if y > 0.05 + a:
-        x = statistics.NormalDist().inv_cdf(both / 2)
-        y = x**2
-        if n < 5:
-            c += 0.3 * (n - 4.5) * (x + 0.6)
-        c += (((0.05 * d * x - 5) * x - 7) * x - 2) * x + b
-        y = (((((0.4 * y + 6.3) * y + 36) * y + 94.5) / c - y - 3) / b + 1) * x
-        y = math.expm1(a * y**2)
-    else:
-        y = ((1 / (((n + 6) / (n * y) - 0.089 * d - 0.822) * (n + 2) * 3) + 0.5 / (n + 4)) * y - 1) * (n + 1) / (
-            n + 2
-        ) + 1 / y
-    return math.sqrt(n * y)

@@ -1,15 +1,17 @@
-"""The table of a night: metrics by nodes, worst first, each in percent of its reference and beside its limit. Pure."""
+"""The table of a night: metrics by nodes, worst first, each in percent of its reference and beside its limit; and what to do next. Pure."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from ...model.errors import EXIT_INFRASTRUCTURE
 from ...model.frozen import dataclass
-from ..judge import Compared
+from ..night_judge import Compared
 from ..night_judgement import Judged, NightJudgement
 from ..run_record import nodes_of
 from ..suite import Night
-from . import units
+from . import figure_units
 
 #: States from the worst to the best; the first ones are shown, the others are counted.
 ORDER = ("fail", "xpass", "warn", "unknown", "xfail", "pass")
@@ -100,18 +102,23 @@ def table(night: Night, judgement: NightJudgement) -> Table:
     )  # fmt: skip
 
 
-def columns(table: Table, lines: Sequence[Line], most: int) -> Iterator[str]:
-    """The nodes, of many those with the worst figures in these lines; and all nodes together where a line is of them."""
-    ranked = sorted(
-        table.nodes,
-        key=lambda node: min(
-            ORDER.index(line.cells[node].state) if node in line.cells else len(ORDER) for line in lines
-        ),
-    )
-    kept = set(ranked[:most])
-    yield from (node for node in table.nodes if node in kept)
-    if any(ALL_NODES in line.cells for line in lines):
-        yield ALL_NODES
+def grid(table: Table, lines: Sequence[Line], nodes: int) -> tuple[tuple[str, ...], list[tuple[Line, tuple[str, ...]]]]:
+    """What a terminal and a chat show of some lines: the heads of the columns, and the texts of each line.
+
+    Of many ``nodes`` those with the worst figures have a column, and all nodes together where a line is of them.
+    """
+    states = {node: [line.cells[node].state for line in lines if node in line.cells] for node in table.nodes}
+    ranked = sorted(table.nodes, key=lambda node: min(map(ORDER.index, states[node]), default=len(ORDER)))
+    names = [node for node in table.nodes if node in ranked[:nodes]]
+    names += [ALL_NODES] if any(ALL_NODES in line.cells for line in lines) else []
+    rows = [
+        (line, (
+            line.metric, *(line.cells[name].change if name in line.cells else "" for name in names), line.limit, line.reference,
+            "; ".join(line.notes),
+        ))
+        for line in lines
+    ]  # fmt: skip
+    return ("", *names, "limit", "reference", ""), rows
 
 
 def head(night: Night, judgement: NightJudgement, table: Table) -> str:
@@ -136,9 +143,9 @@ def _line(metric: str, cell: str, group: Sequence[Judged]) -> Line:
         for place in nodes_of(judged.finding.node or "") or (ALL_NODES,):
             cells.setdefault(place, _cell(judged))
     worst, compared = ranked[0], _compared(ranked[0])
-    reference = units.quantity(compared.reference, worst.unit) if compared.reference is not None else ""
+    reference = figure_units.quantity(compared.reference, worst.unit) if compared.reference is not None else ""
     return Line(
-        metric=units.name(metric) + (f" ({cell})" if cell else ""), state=worst.state, rank=_rank(worst), cells=cells,
+        metric=figure_units.name(metric) + (f" ({cell})" if cell else ""), state=worst.state, rank=_rank(worst), cells=cells,
         limit=_limit(compared), reference=reference,
         worst=worst.finding.node or "", notes=tuple(dict.fromkeys(_notes(ranked))),
     )  # fmt: skip
@@ -148,7 +155,7 @@ def _limit(compared: Compared) -> str:
     if compared.limit is None:
         return ""
     is_open = not compared.is_resolved and (compared.excess or 0.0) <= compared.limit
-    return units.limit(compared.limit) + (UNRESOLVED if is_open else "")
+    return figure_units.limit(compared.limit) + (UNRESOLVED if is_open else "")
 
 
 def _compared(judged: Judged) -> Compared:
@@ -165,8 +172,8 @@ def _rank(judged: Judged) -> tuple[int, float]:
 
 def _cell(judged: Judged) -> Cell:
     compared = _compared(judged)
-    change = units.change(compared.change or 0.0, judged.unit)
-    value = f"{units.quantity(judged.value, judged.unit)}; " if judged.value is not None else ""
+    change = figure_units.change(compared.change or 0.0, judged.unit)
+    value = f"{figure_units.quantity(judged.value, judged.unit)}; " if judged.value is not None else ""
     return Cell(state=judged.state, change=change, title=f"{value}{judged.finding.text}")
 
 
@@ -178,7 +185,7 @@ def _notes(ranked: Iterable[Judged]) -> Iterator[str]:
         if compared.change_again is not None:
             beyond = [value > (compared.limit or 0.0) for value in (compared.excess or 0.0, compared.again or 0.0)]
             doubt = ": flaky" if any(beyond) else ": not resolved"
-            yield f"{place} again {units.change(compared.change_again, judged.unit)}{doubt if judged.state == 'warn' else ''}"
+            yield f"{place} again {figure_units.change(compared.change_again, judged.unit)}{doubt if judged.state == 'warn' else ''}"
         elif "->" in place or ":" in place:
             yield place
         if judged.finding.since:
@@ -186,3 +193,29 @@ def _notes(ranked: Iterable[Judged]) -> Iterator[str]:
     unknown = [judged.finding.node or ALL_NODES for judged in noted if judged.state == "unknown"]
     if unknown:
         yield f"{', '.join(unknown)} not known" if len(noted) > len(unknown) else "not known"
+
+
+def next_step(night: Night, judgement: NightJudgement, directory: str) -> str:
+    """Empty where there is nothing to do. ``directory``: of the night, as people name it."""
+    if judgement.exit == EXIT_INFRASTRUCTURE:
+        return f"ccbed status · then: ccbed nightly {shlex.quote(night.suite.name)}"
+    if judgement.busy and judgement.outcome == "unknown":
+        busy = ", ".join(entry.partition(":")[0] for entry in judgement.busy[:3])
+        more = f" and {len(judgement.busy) - 3} more" if len(judgement.busy) > 3 else ""
+        return f"end other work on the hosts of {busy}{more}, then: ccbed nightly {shlex.quote(night.suite.name)}"
+    bad = sorted((*judgement.cells, *judgement.fleet), key=lambda judged: ORDER.index(judged.state))
+    if not bad or bad[0].state not in BAD:
+        has_reference = any(judged.compared and judged.compared.excess is not None for judged in bad)
+        if has_reference or night.recorded:
+            return ""
+        return f"record a night, which the next ones are compared with: ccbed nightly {night.suite.name} --record"
+    worst = bad[0]
+    nodes = nodes_of(worst.finding.node or "")
+    trials = {cell.name: cell.trial for cell in night.suite.cells}
+    trial = shlex.quote(trials.get(worst.cell, "") or "node-probe")
+    closer = "ccbed sweep links --each-pair" if len(nodes) > 1 else f"ccbed sweep {trial} --each-node"
+    if not nodes:
+        closer = f"ccbed run {trial}"
+    accept = f"ccbed baseline accept {directory}"
+    accept += f" --node {nodes[0]}" if len(nodes) == 1 else ""
+    return f'{closer} · wanted? {accept} --because "…"'

@@ -5,19 +5,20 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 from ..classes import MetricClass
-from ..gates.finding import Finding
-from ..gates.nights import Metric, Record
+from ..gates.records import Finding, Metric, Record
 from ..levels import Level
 from ..night_judgement import Judged
 from ..run_record import nodes_of
-from . import counters
 from .cells import Subject
 from .figures import Series
 
-MEASUREMENT = "measurement"
+MEASUREMENT, COUNTER = "measurement", "counter"
+#: Up to this multiple of its greatest count a node is in its usual range: events come in bursts.
+USUAL = 2.0
 
 
 def sort(
@@ -36,26 +37,23 @@ def sort(
     findings = []
     if past and max(record.night for record in past) not in {record.night for record in comparable}:
         text = f"{metric.name} changed its unit or direction since the last recorded night: they cannot be compared"
-        findings.append(_finding(series, text))
+        findings.append(unknown(series, text))
     labels = {*series.values, *(record.node for record in comparable if series.takes_part(record.node))}
     reasons = {label: missing_reason(metric, series.values.get(label, ())) for label in sorted(labels)}
     for label, reason in reasons.items():
         if reason and not _is_zero(metric, series.values.get(label, ())):
-            findings.append(
-                _finding(series, f"{label}: {metric.name} {reason}" if label else f"{metric.name} {reason}", label)
-            )
+            findings.append(unknown(series, f"{label}: {metric.name} {reason}".removeprefix(": "), label))
     if kind.compare == "new":
         references = [record for record in comparable if set(nodes_of(record.node)).isdisjoint(apart)]
         findings += [
-            _judged(series, finding) for label, values in sorted(series.values.items())
-            if (finding := counters.judge(metric, label, values, comparable, references, levels, minimum))
+            series.judged(finding) for label, values in sorted(series.values.items())
+            if (finding := judge_count(metric, label, values, comparable, references, levels, minimum))
         ]  # fmt: skip
     measured = {label: values for label, values in series.values.items() if not reasons[label]}
     if kind.compare != "ratio" or not measured:
         return None, findings
-    return Subject(
-        series=dataclasses.replace(series, values=measured), past=comparable, kind=kind, minimum=minimum
-    ), findings
+    judged = dataclasses.replace(series, values=measured)
+    return Subject(series=judged, past=comparable, kind=kind, minimum=minimum), findings
 
 
 def missing_reason(metric: Metric, values: Sequence[float]) -> str:
@@ -71,11 +69,6 @@ def missing_reason(metric: Metric, values: Sequence[float]) -> str:
     return f"was not above 0 in {stopped} of {len(finite)} repeats" if stopped and metric.better == "higher" else ""
 
 
-def not_judged(series: Series, text: str) -> Judged:
-    """That some directions of links are left out, which is no defect."""
-    return dataclasses.replace(_finding(series, text), is_counted=False)
-
-
 def _is_zero(metric: Metric, values: Sequence[float]) -> bool:
     """A counter of errors is zero on a healthy node: only then no ratio is needed."""
     finite = [value for value in values if math.isfinite(value)]
@@ -86,24 +79,42 @@ def _definition(metric: Metric) -> tuple[str, str]:
     return metric.unit, metric.better
 
 
-def _finding(series: Series, text: str, label: str | None = None) -> Judged:
-    return _judged(
-        series, Finding(gate=MEASUREMENT, outcome="unknown", metric=series.metric.name, node=label, text=text)
+def unknown(series: Series, text: str, label: str | None = None, **more: Any) -> Judged:
+    """A figure that cannot be compared."""
+    finding = Finding(gate=MEASUREMENT, outcome="unknown", metric=series.metric.name, node=label, text=text)
+    return series.judged(finding, **more)
+
+
+def judge_count(
+    metric: Metric, label: str, values: Sequence[float], past: Sequence[Record], references: Sequence[Record],
+    levels: Iterable[Level], minimum: float = 0.0,
+) -> Finding | None:  # fmt: skip
+    """Counts of errors, drops and the like are zero on a healthy node, so that ratios have no meaning: more of them than is usual is a
+    warning on each night until its level is accepted. None where it is not, or no earlier night says what is.
+
+    ``references``: the records of nodes that are usual for others: a count that most of them have had is usual.
+    """
+    known = [value for value in values if math.isfinite(value)]
+    begin = max((level.night for level in levels if level.covers(label, metric.name)), default=0)
+    own = [record for record in past if record.node == label and record.night >= begin]
+    if metric.better != "lower" or not known or not own:
+        return None
+    usual, nights = _greatest(own[0]), sorted({record.night for record in own})
+    for record in own:
+        usual = max(usual, _greatest(record)) if _greatest(record) <= USUAL * usual else usual
+    others: dict[str, float] = {}
+    for record in references:
+        if record.node != label:
+            others[record.node] = max(others.get(record.node, 0.0), _greatest(record))
+    limit = USUAL * max(usual, statistics.median_low(others.values()) if others else 0.0)
+    if max(known) <= limit or max(known) - usual < minimum:
+        return None
+    count = f"{len(nights)} earlier nights" if len(nights) > 1 else "the earlier night"
+    text = f"{metric.name} is {max(known):g} {metric.unit}; it was {usual:g} at most on {count}; the limit is {limit:g}"
+    return Finding(
+        gate=COUNTER, outcome="warn", metric=metric.name, node=label, text=f"{label}: {text}" if label else text
     )
 
 
-def _judged(series: Series, finding: Finding) -> Judged:
-    values = (
-        [value for value in series.values.get(finding.node or "", ()) if math.isfinite(value)]
-        if finding.node is not None
-        else []
-    )
-    runs = (
-        series.runs.get(finding.node, [])
-        if finding.node is not None
-        else [run for runs in series.runs.values() for run in runs]
-    )
-    return Judged(
-        finding=finding, state=finding.outcome, cell=series.cells[0] if series.cells else "", key=series.key,
-        runs=tuple(dict.fromkeys(runs)), value=statistics.median(values) if values else None, unit=series.metric.unit,
-    )  # fmt: skip
+def _greatest(record: Record) -> float:
+    return max((value for value in record.values if math.isfinite(value)), default=0.0)

@@ -6,11 +6,11 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from ...model.frozen import dataclass
+from ...model.frozen import dataclass, replace
 from ..baselines import Baseline, Floor, node_hardware
 from ..classes import matches as matches_name
-from ..gates.finding import Finding, Outcome
-from ..gates.nights import Key, Metric
+from ..gates.records import Finding, Key, Metric, Outcome
+from ..night_judge import Compared
 from ..night_judgement import Judged
 from ..suite import Cell, MetricRule
 from .figures import NODE_PROBE, Series
@@ -47,11 +47,9 @@ class Tonight:
     tried: Mapping[str, str]
     can_have: Callable[[str, str], bool] = lambda hardware, metric: True
 
-    def keys(self, trial: str) -> set[Key]:
-        return {key for (_, key), entry in self.series.items() if trial in entry.trials}
-
-    def cell(self, key: Key) -> str:
-        return next(entry.cells[0] for (_, other), entry in self.series.items() if other == key)
+    def cells(self, trial: str) -> dict[Key, str]:
+        """The keys under which a trial was measured, with a cell of each."""
+        return {key: entry.cells[0] for (_, key), entry in self.series.items() if trial in entry.trials}
 
 
 def judge_baseline(baseline: Baseline, tonight: Tonight) -> Iterator[Judged]:
@@ -66,14 +64,12 @@ def judge_baseline(baseline: Baseline, tonight: Tonight) -> Iterator[Judged]:
             yield Judged(finding=finding, state="unknown", cell=entry.cells[0], key=key, reference=reference)
         elif entry is not None:
             yield from judge(entry, floor.floor, entry.cells[0], reference)
-        elif not tonight.can_have(baseline.hardware, floor.metric):
-            continue
-        elif key in tonight.keys(floor.trial) or _gave_nothing(baseline, floor, tonight):
-            cell = tonight.cell(key) if key in tonight.keys(floor.trial) else tonight.tried[floor.trial]
+        elif tonight.can_have(baseline.hardware, floor.metric) and (cell := _cell_without(baseline, floor, tonight)):
             text = f"{floor.metric} was not measured; its floor is {floor.floor:g} {floor.unit}"
             yield _missing(floor.metric, text, cell, reference, key)
     for (trial, key), floors in _unapplied(baseline, tonight).items():
-        yield from _judge_other_keys(baseline, trial, key, floors, tonight)
+        if others := _keys_without_floor(baseline, trial, key, tonight):
+            yield _other_keys(baseline, floors, key, others, tonight)
 
 
 def notes_on(baselines: Iterable[Baseline], tonight: Tonight) -> Iterator[str]:
@@ -83,17 +79,17 @@ def notes_on(baselines: Iterable[Baseline], tonight: Tonight) -> Iterator[str]:
     for hardware in sorted(tonight.hardware - known) if baselines else ():
         yield f"no baseline has floors for {hardware}; they are for {'; '.join(sorted(known))}"
     for baseline in baselines:
-        names = {
-            trial for trial, key in _unapplied(baseline, tonight)
-            if not _keys_without_floor(baseline, trial, key, tonight)
-        }  # fmt: skip
+        unapplied = _unapplied(baseline, tonight)
+        names = {trial for trial, key in unapplied if not _keys_without_floor(baseline, trial, key, tonight)}
         if names:
             yield f"{baseline.file or baseline.hardware}: floors of {', '.join(sorted(names))}: not measured by this suite"
 
 
-def _gave_nothing(baseline: Baseline, floor: Floor, tonight: Tonight) -> bool:
-    """Whether the trial was run on nodes of this hardware, and none of its runs has a figure."""
-    return baseline.hardware in tonight.hardware and floor.trial in tonight.tried and not tonight.keys(floor.trial)
+def _cell_without(baseline: Baseline, floor: Floor, tonight: Tonight) -> str:
+    """The cell that should have measured the metric of a floor: it has its key, or was run on its hardware and has no figure at all."""
+    cells = tonight.cells(floor.trial)
+    is_silent = not cells and baseline.hardware in tonight.hardware
+    return cells.get(baseline.key(floor), "") or (tonight.tried.get(floor.trial, "") if is_silent else "")
 
 
 def _unapplied(baseline: Baseline, tonight: Tonight) -> dict[tuple[str, Key], list[Floor]]:
@@ -101,8 +97,7 @@ def _unapplied(baseline: Baseline, tonight: Tonight) -> dict[tuple[str, Key], li
     floors: dict[tuple[str, Key], list[Floor]] = {}
     for floor in baseline.floors if baseline.hardware in tonight.hardware else ():
         key = baseline.key(floor)
-        is_applied = (floor.metric, key) in tonight.series or key in tonight.keys(floor.trial)
-        if not is_applied and not _gave_nothing(baseline, floor, tonight):
+        if (floor.metric, key) not in tonight.series and not _cell_without(baseline, floor, tonight):
             floors.setdefault((floor.trial, key), []).append(floor)
     return floors
 
@@ -113,37 +108,31 @@ def _keys_without_floor(baseline: Baseline, trial: str, key: Key, tonight: Tonig
     A baseline may have floors for more parameters than one suite has: only a figure that has none shows that one was lost.
     """
     is_of_gang = key.hardware != baseline.hardware
-    covered = {baseline.key(floor) for floor in baseline.floors}
-    candidates = [
-        other for other in tonight.keys(trial) - covered
+    others = tonight.cells(trial).keys() - {baseline.key(floor) for floor in baseline.floors}
+    return sorted((
+        other for other in others
         if (node_hardware(other.hardware) if is_of_gang else other.hardware) == baseline.hardware
-    ]  # fmt: skip
-    return sorted(candidates, key=str)
+    ), key=str)  # fmt: skip
 
 
-def _judge_other_keys(
-    baseline: Baseline, trial: str, key: Key, floors: Sequence[Floor], tonight: Tonight
-) -> Iterator[Judged]:
+def _other_keys(
+    baseline: Baseline, floors: Sequence[Floor], key: Key, others: Sequence[Key], tonight: Tonight
+) -> Judged:
     """One finding for all floors of a trial and key: it was measured under another key, so that they cannot be applied."""
-    others = _keys_without_floor(baseline, trial, key, tonight)
-    if not others:
-        return
     metrics = list(dict.fromkeys(floor.metric for floor in floors))
     more = f" and of {len(metrics) - 1} other metrics" if len(metrics) > 1 else ""
     is_other_hardware = any(other.hardware != key.hardware for other in others)
     accepted, *measured = [_describe(other, is_other_hardware) for other in (key, *others)]
+    trial = floors[0].trial
     text = (
         f"{trial}: the floor of {metrics[0]}{more} is for {accepted}; "
         f"it was measured with {', or '.join(measured)}: not applied"
     )
     finding = Finding(gate=GATE, outcome="unknown", metric=metrics[0] if len(metrics) == 1 else "", text=text)
-    yield Judged(
-        finding=finding,
-        state="unknown",
-        cell=tonight.cell(others[0]),
-        key=others[0],
+    return Judged(
+        finding=finding, state="unknown", cell=tonight.cells(trial)[others[0]], key=others[0],
         reference=_reference(baseline, floors[0]),
-    )
+    )  # fmt: skip
 
 
 def _describe(key: Key, has_hardware: bool) -> str:
@@ -170,12 +159,12 @@ def judge_value(metric: Metric, node: str, values: Sequence[float], floor: float
 def judge(series: Series, floor: float, cell: str, reference: str) -> Iterator[Judged]:
     """A finding for every label of the series, and for every node and rank of its runs that has no figure."""
     for node in sorted({*series.values, *_missing_labels(series)}):
-        values = tuple(series.values.get(node, ()))
-        finding = judge_value(series.metric, node, values, floor)
-        yield Judged(
-            finding=finding, state=finding.outcome, cell=cell, key=series.key, runs=tuple(dict.fromkeys(series.runs.get(node, ()))),
-            value=statistics.median(values) if values else None, unit=series.metric.unit, reference=reference,
-        )  # fmt: skip
+        metric, values = series.metric, tuple(series.values.get(node, ()))
+        judged = series.judged(judge_value(metric, node, values, floor), cell=cell, reference=reference)
+        value = judged.value
+        excess = metric.sign * math.log(value / floor) if value and min(value, floor) > 0 else None
+        compared = Compared(kind=GATE, better=metric.better, excess=excess, reference=floor)
+        yield judged if value is None else replace(judged, compared=compared)
 
 
 def _missing_labels(series: Series) -> set[str]:

@@ -43,7 +43,7 @@ def _digits(value: float) -> str:
 def change(share: float, unit: str = "") -> str:
     """-0.587 -> -58.7 %; of the time of a byte the change of its rate."""
     share = 1 / (1 + share) - 1 if unit == PER_BYTE and share > -1 else share
-    return f"{share * 100:+,.0f} %" if abs(share) >= 10 else f"{share * 100:+.1f} %"
+    return f"{share * 100:+,.0f} %" if abs(share) >= 10 else f"{round(share * 100, 1) + 0.0:+.1f} %"  # never -0.0
 
 
 def limit(excess: float) -> str:
