@@ -29,7 +29,7 @@ _PAIRS = [re.compile(pattern, re.MULTILINE) for pattern in (
     r"""\b(?:name|key)["']?\s{0,9}[:=]\s{0,9}["']?(?P<name>[\w.-]+)["']?\s{0,99},?\s{0,99}["']?value["']?\s{0,9}[:=]\s{0,9}["']?(?P<value>[^"'\s,}]+)""",
     r"""\bvalue["']?\s{0,9}[:=]\s{0,9}["']?(?P<value>[^"'\s,}]+)["']?\s{0,99},?\s{0,99}["']?name["']?\s{0,9}[:=]\s{0,9}["']?(?P<name>[\w.-]+)""",
     r"""(?<![\w.-])(?P<name>[\w.-]{1,99})["']?:\s{0,99}\{?\s{0,99}["']?(?:value|default)["']?\s{0,9}:\s{0,9}["']?(?P<value>[^"'\s,}]+)""",
-    r"""(?:^[ \t]*(?:ENV|ARG|\#[ \t]*define|setenv)|\baws[ \t]+configure[ \t]+set)[ \t]+(?P<name>\w+)[ \t]+["']?(?P<value>[^\s"'=][^\s"']*)""",
+    r"""(?:^[ \t]*(?:ENV|ARG|\#[ \t]*define|setenv)|\baws[ ]configure[ ]set)[ \t]+(?P<name>\w+)[ \t]+["']?(?P<value>[^\s"'=][^\s"']*)""",
     r"""^[ \t]*(?P<name>requirepass|rootpw|passwd|password)[ \t]+["']?(?P<value>(?=\S*\d)[^\s"'=:|>][^\s"']*)["']?[ \t]*$""",
     r"""\becho[ \t]+["']?(?P<value>[^\s"'|$]+)["']?[ \t]*\|[^\n|]*(?P<name>--password-stdin)""",
 )]  # fmt: skip
