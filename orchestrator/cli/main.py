@@ -56,9 +56,7 @@ _BROKEN_PIPE = 141
 _WITHOUT_SETTINGS = ("config", "init", "completion", "help")
 #: click's variable: a shell sets it when it asks for completions.
 _COMPLETING = "_CCBED_COMPLETE"
-#: Verbs that start runs: a later `resume` of the shell answers for these alone.
-_STARTING = ("run", "sweep", "nightly", "accept")
-#: Options with which they start nothing.
+#: Options with which `run` starts nothing.
 _STARTS_NOTHING = {"-h", "--help", "--version", "--dry-run"}
 #: The option that an error begins with.
 _OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?=[ :])")
@@ -202,7 +200,8 @@ def _begins_run(args: Sequence[str]) -> bool:
     verb = next((word for word in own if word in VERBS), "")
     misspelt = next((word for word in own if not word.startswith("-")), "")
     verb = verb or "".join(difflib.get_close_matches(misspelt, VERBS, n=1))
-    return verb in _STARTING and _COMPLETING not in os.environ and not _STARTS_NOTHING & set(own)
+    starts = verb in ("run", "sweep", "nightly", "accept")
+    return starts and _COMPLETING not in os.environ and not _STARTS_NOTHING & set(own)
 
 
 def _invoke(args: list[str], session: sessions.Session) -> int:

@@ -106,21 +106,8 @@ _OF_TEXT = {"pad", "eos", "bos", "unk", "sep", "cls", "mask", "special", "start"
 #: Words at the end of a name that make its value something about a secret, and words there that change nothing.
 _ABOUT = {"file", "path", "dir", "directory", "name", "env", "type", "length", "len", "size", "count", "dim", "id"}
 _QUALIFIERS = {
-    "prod",
-    "dev",
-    "staging",
-    "test",
-    "backup",
-    "old",
-    "value",
-    "b64",
-    "base64",
-    "data",
-    "str",
-    "string",
-    "plain",
-    "default",
-}
+    "prod", "dev", "staging", "test", "backup", "old", "value", "b64", "base64", "data", "str", "string", "plain", "default"
+}  # fmt: skip
 #: Names whose values may consist of digits.
 _PASSWORDS = re.compile(
     r"passw|passphrase|passcode|secret|credential|apikey|(?:auth|access|api)token|(?:pass|pwd|pw|pin|otp)\d*\Z"
