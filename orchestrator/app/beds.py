@@ -67,7 +67,7 @@ def wanted(session: sessions.Session, inventory: Path) -> BedSpec:
 
 
 def _require_own(session: sessions.Session, bed: BedSpec, before: BedSpec) -> BedSpec:
-    """The bed, with the inventory from which it is up unless that was moved. Raises UsageError where it is another one, as of other hosts."""
+    """The bed, with the inventory from which it is up unless that was moved. Raises UsageError where it is another one."""
     old = Path(before.inventory)
     is_gone = not old.is_file() and not old.is_dir()
     if is_gone and set(selection.host_names(bed)) & set(selection.host_names(before)):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import plugins
+from orchestrator import plugins, views
 from orchestrator.core.spec import parse_trial
 from orchestrator.core.verdict import twin as twins
 from orchestrator.model.bed import BedSpec, BedStatus
@@ -50,9 +50,9 @@ def test_what_was_opened_for_it_is_removed_again(tmp_path: Path, monkeypatch: py
 def test_a_reference_that_may_not_write_outside_is_told_how(monkeypatch: pytest.MonkeyPatch) -> None:
     """It fails where the job writes outside of its project and no view can be made, as in containers."""
     reason = "rank 3: Permission denied: '/ckpt'"
-    monkeypatch.setattr(twins.views, "ending", lambda history: ("failed", reason, ""))
-    monkeypatch.setattr(twins.views, "gangs", lambda history: ())
+    monkeypatch.setattr(views, "ending", lambda history: ("failed", reason, ""))
+    monkeypatch.setattr(views, "gangs", lambda history: ())
     isolated = run_builder.run(extras={"plan.json": {"isolation": {}}})
     assert f"failed: {reason}; it may write only in its copy" in twins.unfit(isolated)
-    assert "give paths outside as {out}, or --map" in twins.unfit(isolated)
+    assert "give other paths as {out}, or --map" in twins.unfit(isolated)
     assert twins.unfit(replace(isolated, extras={"plan.json": {}})).endswith(reason)
