@@ -1,4 +1,4 @@
-"""What the last `ccbed run` or `ccbed sweep` of a shell announced: its run, or why none began. `ccbed resume` without a name acts on it."""
+"""What the last `run`, `sweep`, `nightly` or `accept` of a shell announced: its run, or why none began. Bare `ccbed resume` acts on it."""
 
 from __future__ import annotations
 

@@ -69,10 +69,11 @@ def wanted(session: sessions.Session, inventory: Path) -> BedSpec:
 def _require_own(session: sessions.Session, bed: BedSpec, before: BedSpec) -> BedSpec:
     """The bed, with the inventory from which it is up unless that was moved. Raises UsageError where it is another one."""
     old = Path(before.inventory)
-    if not old.is_file() and not old.is_dir():
+    is_gone = not old.is_file() and not old.is_dir()
+    if is_gone and set(selection.host_names(bed)) & set(selection.host_names(before)):
         session.terminal.warn(f"bed {bed.name} came up from {old}, which is gone; taken to be moved to {bed.inventory}")
         return bed
-    if not old.samefile(bed.inventory) and _description(bed) != _description(before):
+    if is_gone or (not old.samefile(bed.inventory) and _description(bed) != _description(before)):
         raise UsageError(
             f"bed {bed.name} is up from {old}; {bed.inventory} describes another bed of this name",
             hint=f"set another name in one of them, such as ccbed_bed: {bed.name}-2; or end that bed: ccbed down {bed.name}",

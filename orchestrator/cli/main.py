@@ -210,8 +210,8 @@ def _begins_run(args: Sequence[str]) -> bool:
     verb = next((word for word in own if word in VERBS), "")
     misspelt = next((word for word in own if not word.startswith("-")), "")
     verb = verb or "".join(difflib.get_close_matches(misspelt, VERBS, n=1))
-    is_run = verb in ("run", "sweep")
-    return is_run and _COMPLETING not in os.environ and not _STARTS_NOTHING & set(own)
+    starts = verb in ("run", "sweep", "nightly", "accept")
+    return starts and _COMPLETING not in os.environ and not _STARTS_NOTHING & set(own)
 
 
 def _invoke(args: list[str], session: sessions.Session) -> int:

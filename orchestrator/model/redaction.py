@@ -32,23 +32,32 @@ TOKENS = {
     "tools": r"lin_api_\w{40}|(?:ntn|secret)_\w{40,}|figd_[\w-]{40}|PMAK-[0-9a-f]{24}-[0-9a-f]{34}|ATATT3[\w=-]{100,}"
     r"|CFPAT-[\w-]{43}|pat-(?:na|eu)\d-[0-9a-f-]{36}|pat\w{14}\.[0-9a-f]{64}|AGE-SECRET-KEY-1[A-Z0-9]{58}",
     "JSON web": r"eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]+",
-    "HTTP": r"(?i:bearer)\s+[\w.~+/-]{20,}|(?i:authorization)[\"']?\s*[:=]\s*[\"']?(?i:bearer|basic)\s+\S{6,}",
+    "HTTP": r"(?i:bearer)\s+[\w.~+/-]{20,}|(?i:authorization)(?:[\"']?\s*[:=,]\s*[\"']?|\s+[\"'])(?i:bearer|basic)\s+\S{6,}",
 }
 #: The lookahead, which every form fits, rejects most words at once.
 TOKEN = re.compile(
     r"\b(?=[\w.~+/=:-]{16}|(?i:bearer|authorization))(?:" + "|".join(f"({form})" for form in TOKENS.values()) + ")"
 )
-#: The password among the arguments of a well-known command.
+#: Programs, and their option for a password.
+_WITH_PASSWORD = {
+    r"sshpass|docker\s+login|mysql\w*|mariadb\w*": "-p", "redis-cli": "-a", r"ldap\w+": "-w", "unzip|zip|ipmitool": "-P", "openssl": "-k"
+}  # fmt: skip
+#: The password among the arguments of a well-known command, in a shell or a list of literals.
 COMMAND = re.compile(
-    r"""\b(?:(?:curl|wget|https?)\s[^\n|;&]{0,200}?(?:-u|--user)[ =]?["']?[^\s:"'/]+:"""
-    r"""|(?:sshpass|docker\s+login|mysql\w*|mariadb\w*)\s(?:[^\n|;&]{0,200}?\s)??-p[ ]?["']?)(?P<value>[^\s"'|;&$-][^\s"'|;&]+)"""
+    r"""\b(?:(?:curl|wget|https?)["'\s][^\n|;&]{0,200}?(?:-u|--user)(?:["'],)?[ =]?["']?[^\s:"'/]+:"""
+    r"""|smbclient["'\s][^\n|;&]{0,200}?-U(?:["'],)?[ ]?["']?[^\s%]+%|(?:"""
+    + "|".join(
+        rf"""(?:{programs})["'\s](?:[^\n|;&]{{0,200}}?["'\s])??{option}"""
+        for programs, option in _WITH_PASSWORD.items()
+    )
+    + r""")(?:["'],)?[ ]?["']?)(?P<value>[^\s"'|;&$-][^\s"'|;&]+)"""
 )
 #: An assignment, an argument of an option, or a header in any text: ``a=b``, ``"a": "b"``, ``a = 'b'``, ``--a b``.
 ASSIGNED = re.compile(
     r"""(?P<name>(?<![\w$-])(?P<dash>--?)?[A-Za-z_][\w.-]{0,99})"""
     r"""(?:["']?\]?(?::[ \t]*[\w. |\[\]]{1,40}(?==))?(?:=>?|[ \t]+[?+:]?=>?[ \t]*|[ \t]*[:=][ \t]*(?=[rbfu]{0,2}["'])"""
-    r"""|:(?!//|=)\s*(?:-\s+)?)"""
-    r"""|(?(dash)\s+(?!-)|(?!)))"""
+    r"""|[ \t]+:[ \t]+|:(?!//|=)\s*(?:-\s+)?(?:[&!][\w!-]+[ \t]+)?)"""
+    r"""|(?(dash)(?:["'],?)?\s+(?:-\s+)?(?!["']?-)|(?!)))"""
     r"""(?:[rbfu]{0,2}(?:""(?=")|''(?='))?(?P<quote>["'])(?P<quoted>(?:\\.|(?!(?P=quote))[^\\])*)(?P=quote)"""
     r"""|(?P<plain>[^\s"',;&][^\s,;&]{0,999}))"""
 )
@@ -77,10 +86,12 @@ _WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+(?![a-z])")
 #: What makes a name that of a secret: words anywhere in it, at its end (after any of the words there it means something else),
 #: and a word at its end that is written together with the one before.
 _ANYWHERE = (
-    "password", "passwd", "passphrase", "passcode", "secret", "credential", "apikey", "authkey", "accesskey", "privatekey", "authtoken",
-    "accesstoken", "apitoken",
+    "password", "passwort", "passwd", "passphrase", "passcode", "secret", "credential", "apikey", "authkey", "accesskey", "privatekey",
+    "authtoken", "accesstoken", "apitoken",
 )  # fmt: skip
-_ALONE = ("token", "auth", "authorization", "cookie", "pat", "bearer", "jwt", "otp", "sig", "signature", "pwd", "pw")
+_ALONE = (
+    "token", "auth", "authorization", "cookie", "pat", "bearer", "jwt", "otp", "sig", "signature", "pwd", "pw", "psw", "cred", "creds"
+)  # fmt: skip
 _AT_END = {
     **dict.fromkeys(_ALONE, ""),
     "pass": "forward backward num one two multi first second single",
@@ -88,26 +99,15 @@ _AT_END = {
     "key": "sort group primary foreign index dict state cache label text data column input output target metric config param feature "
     "batch sample query map json lookup hash prompt response public",
 }
-_GLUED = re.compile(r"(?:db|sql|ssh|pg|user|root|admin|smtp|mail|ftp|ldap|redis|mongo|login)(?:pass|pwd|pw|pat|key)\Z")
+_GLUED = re.compile(
+    r"(?:db|sql|ssh|pg|user|root|admin|require|smtp|mail|ftp|ldap|redis|mongo|login)(?:pass|pwd|pw|pat|key)\Z"
+)
 _OF_TEXT = {"pad", "eos", "bos", "unk", "sep", "cls", "mask", "special", "start", "stop", "end", "new", "per", "image"}
 #: Words at the end of a name that make its value something about a secret, and words there that change nothing.
 _ABOUT = {"file", "path", "dir", "directory", "name", "env", "type", "length", "len", "size", "count", "dim", "id"}
 _QUALIFIERS = {
-    "prod",
-    "dev",
-    "staging",
-    "test",
-    "backup",
-    "old",
-    "value",
-    "b64",
-    "base64",
-    "data",
-    "str",
-    "string",
-    "plain",
-    "default",
-}
+    "prod", "dev", "staging", "test", "backup", "old", "value", "b64", "base64", "data", "str", "string", "plain", "default"
+}  # fmt: skip
 #: Names whose values may consist of digits.
 _PASSWORDS = re.compile(
     r"passw|passphrase|passcode|secret|credential|apikey|(?:auth|access|api)token|(?:pass|pwd|pw|pin|otp)\d*\Z"
@@ -206,9 +206,9 @@ def assignments(
         secret = match["name"] != "-p" and is_secret(
             match["name"], text[start:end], names
         )  # within a text, often mkdir's
-        inner = None if secret else ASSIGNED.search(text, start)
+        inner = None if secret else ASSIGNED.search(text, match.end("name"))
         if inner and inner.start() < end:
-            position = start
+            position = inner.start()
         else:
             yield match["name"], match["quote"] or "", start, end, secret
             position = match.end()

@@ -147,7 +147,7 @@ def reason_secret(name: str, content: bytes) -> str:
 def _reason_other(name: str, content: bytes) -> str:
     path = PurePosixPath(name)
     known = path.suffix.lower() in CODE | CONFIGURATION or any(fnmatch.fnmatch(path.name, pattern) for pattern in NAMES)
-    if not known:
+    if not known or not _is_text(content):
         return "neither code nor configuration"
     return f"larger than {LARGEST // 1024**2} MiB" if len(content) > LARGEST else ""
 

@@ -168,6 +168,10 @@ def test_resume_acts_on_the_run_that_was_announced(ccbed: Desk) -> None:
         ("rnu dp-ring", "unknown verb rnu; did you mean run?"),
         ("run dp-ring --repeat 0", "--repeat: must be >= 1 (got 0)"),
         ("run dp-ring --detach --tee x", "--tee: must be a rank"),
+        ("sweep gemn", "sweep takes either --each-node or --each-pair"),
+        ("nightly qick", "no suite qick; did you mean quick?"),
+        ("nigthly quick", "unknown verb nigthly; did you mean nightly?"),
+        ("accept new.yml", "new.yml: cannot be read"),
     ],
 )
 def test_a_run_that_never_began_is_not_answered_by_the_one_before(ccbed: Desk, line: str, text: str) -> None:

@@ -274,6 +274,13 @@ def test_an_inventory_that_was_moved_keeps_its_bed_and_that_is_said(clusters: De
     assert "gone" not in clusters.err, "the bed remembers the new path"
 
 
+def test_an_inventory_of_other_hosts_is_not_the_one_that_is_gone(clusters: Desk) -> None:
+    (clusters.root / "a" / "hosts.yml").unlink()
+    (clusters.root / "b" / "hosts.yml").write_text(beds.LOCAL.replace("localhost", "login1"))
+    assert clusters("up", "b/hosts.yml") == 3
+    assert f"bed hosts is up from {clusters.root}/a/hosts.yml; " in clusters.err and "ccbed down hosts" in clusters.err
+
+
 def test_down_by_name_ends_the_bed_so_that_the_other_inventory_may_use_the_name(clusters: Desk) -> None:
     assert clusters("down", "hosts") == 0
     assert clusters("up", "b/hosts.yml") == 0

@@ -8,6 +8,7 @@ import string
 import sys
 import time
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -62,6 +63,27 @@ FILES = {
     "list.json": f'{{"api_keys": ["other", "{WORD}"], "password":\n  "{WORD}"}}',
     "Dockerfile": f"FROM x\nENV DB_PASS {WORD}\nENV A=1 TOKEN={WORD}",
     "Makefile": f"DB_PASS ?= {WORD}\nrun:\n\tHF_TOKEN={WORD} python t.py",
+    "workflow.yml": f"- run: DB_PASS={WORD} python t.py\n- name: DB_PASS: str",
+    "options.py": f'run(["x", "--password", "{WORD}"])\nrun(["x", "--password={WORD}"])',
+    "commands.py": f'run(["mysql", "-p{WORD}"])\nrun(["curl", "-u", "me:{WORD}"])',
+    "options.yaml": f'args: ["--password", "{WORD}"]\nmore:\n- --password\n- {WORD}',
+    "argparse.py": f'p.add_argument("--password", type=str, default="{WORD}")\npassword: str = field(default="{WORD}")',
+    "calls.py": f'setattr(cfg, "password", "{WORD}")\np = SecretStr("{WORD}")',
+    "wrapped.py": f'password = base64.b64decode("{WORD}")\npassword = \\\n    "{WORD}"',
+    "pairs.py": f'get(u, auth=("me", "{WORD}"))\nHTTPBasicAuth("me", "{WORD}")',
+    "within.py": f'u = "https://h/x?api_key={WORD}&a=1"\nc = connect("dbname=x password={WORD}")',
+    "comment.py": f'# password: {WORD}\n"""Use --password {WORD}."""',
+    "string.cpp": f'std::string password("{WORD}"), token{{"{WORD}"}};',
+    "colon.ini": f"Password : {WORD}\n[x]\npassword\t{WORD}",
+    "redis.conf": f"requirepass {WORD}\nrootpw {WORD}",
+    "nginx.conf": f'proxy_set_header Authorization "Basic {WORD}";',
+    "anchor.yaml": f"password: &pw {WORD}\ntoken: !!str {WORD}",
+    "value-first.yaml": f"env:\n- value: {WORD}\n  name: DB_PASS\nvariables:\n  DB_PASS:\n    value: {WORD}",
+    "value-first.json": f'{{"env": [{{"value": "{WORD}", "name": "DB_PASS"}}]}}',
+    "names.yaml": f"passwort: {WORD}\ncreds: {WORD}\npsw: {WORD}",
+    "more-commands.sh": f"redis-cli -h h -a {WORD}\nldapsearch -x -w {WORD}\nunzip -P {WORD} a.zip\nipmitool -U me -P {WORD} power off\n"
+    f"openssl enc -k {WORD}\nsmbclient -U me%{WORD} //h/x\necho {WORD} | docker login --password-stdin r\n"
+    f"aws configure set aws_secret_access_key {WORD}",
 }
 #: Tokens as their issuers write them; in a file they have a name that says nothing.
 TOKENS = [
@@ -78,6 +100,7 @@ CLEAN = {
     "clone.py": f'"ssh://git@github.com/x"\n"{SCHEME}github.com/p/p/blob/{HEX}/t"\n"https://{{user}}:{{password}}@h"\n',
     "run.sh": 'python train.py --token $TOKEN --password "${PASSWORD}" --key-dim 64\nmkdir -p out\n',
     "base.yaml": "tokenizer: gpt2-medium\nmax_tokens: 4096000\npassword: ${PASSWORD}\nauth:\n  type: basic\nkey: weight\ntoken: <s>\n",
+    "literals.py": 'u = f"password={a.b}&token=%s" % t\nr = re.search(r"token=([^&]+)", "key=value")\nNAMES = ["password", "token"]\n',
     "image.yml": f"image: r/t@sha256:{hashlib.sha256(b'x').hexdigest()}\nrevision: {HEX}\nuuid: {uuid.UUID(int=5)}\n",
     "package.json": '{"integrity": "sha512-' + letters(86) + '==", "key": "value", "pin": false, "pass": true}\n',
 }
@@ -106,6 +129,12 @@ def test_no_copy_holds_a_token_of_a_known_issuer_or_random_value() -> None:
     assert [
         value for value in values if value in inputs.redacted_copy("a.py", f'x = "{value}"'.encode())[0].decode()
     ] == []
+
+
+def test_text_whose_characters_have_two_bytes_is_left_out() -> None:
+    project = inputs.Project(root=Path("/w"), files={"a.ini": f"password={WORD}".encode("utf-16")}, left_out={})
+    kept, left_out, _ = inputs.select(project, lambda content: False)
+    assert (dict(kept), [entry.path for entry in left_out]) == ({}, ["user/a.ini"])
 
 
 def test_copies_without_secrets_are_equal_to_their_files() -> None:

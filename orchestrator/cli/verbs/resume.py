@@ -19,9 +19,9 @@ from ..render import summary
 def command(session: Session, request: ResumeRequest) -> int:
     """Resume RUN where its history ends; its worker group may still be training. A run that has ended is judged again.
 
-    Without RUN, the run of the last `ccbed run` or `ccbed sweep` of this shell; if none began, the error that ended it, exit 3.
-    In a shell without one, the only open run. RUN may be the directory of `ccbed run --repeat` or `ccbed sweep`: the runs that
-    are missing follow.
+    Without RUN, the run of the last `ccbed run`, `sweep`, `nightly` or `accept` of this shell; if none began, the error that
+    ended it, exit 3. In a shell without one, the only open run. RUN may be the directory of `ccbed run --repeat` or `ccbed
+    sweep`: the runs that are missing follow.
     """
     resumed = resume.run(session, request)
     if isinstance(resumed, Path):

@@ -17,15 +17,24 @@ LITERALS = {".py", ".pyi", ".pyx", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".h
 #: Files in which a value may extend to the end of its line.
 _LINES = {".yaml", ".yml", ".ini", ".cfg", ".conf", ".toml", ".properties"}
 #: A value that stands elsewhere: ``${X}``, ``$X``, ``$(cmd)``, ``{{ x }}``, ``{x}``, ``<token>``, ``%(x)s``, ``env:X``.
-_REFERENCE = re.compile(r"\$[{(]|\$[A-Z_][A-Z0-9_]*\Z|\{\{|\{\w*\}|<[^<>]*>|%[(s]|env:|\*+\Z|\.\.\.")
+_REFERENCE = re.compile(r"\$[{(]|\$[A-Z_][A-Z0-9_]*\Z|\{\{|\{[^{}]*\}|<[^<>]*>|%[(s]|env:|\*+\Z|\.\.\.")
 #: Names and values that are not joined by an assignment: arguments of a function, ``name: A`` beside ``value: b``, instructions.
 _PAIRS = [re.compile(pattern, re.MULTILINE) for pattern in (
     r"""\b(?:setdefault|putenv|setenv|getenv|get|environ)\(\s*["'](?P<name>[\w.-]+)["']\s*(?:,|\)\s*or)\s*["'](?P<value>[^"'\n]+)""",
-    r"""\bname["']?\s{0,9}[:=]\s{0,9}["']?(?P<name>[\w.-]+)["']?\s{0,99},?\s{0,99}["']?value["']?\s{0,9}[:=]\s{0,9}["']?(?P<value>[^"'\s,}]+)""",
-    r"""^[ \t]*(?:ENV|ARG|\#[ \t]*define|setenv)[ \t]+(?P<name>\w+)[ \t]+["']?(?P<value>[^\s"'=][^\s"']*)""",
+    r"""\bsetattr\([^,\n]{1,99},\s*["'](?P<name>[\w.-]+)["']\s*,\s*["'](?P<value>[^"'\n]+)""",
+    r"""["']-{1,2}(?P<name>[\w.-]+)["'][^)\n]{0,200}?\bdefault\s*=\s*["'](?P<value>[^"'\n]+)""",
+    r"""(?P<name>\b\w+)\s{0,9}(?::[^=\n]{1,40})?=\s{0,9}(?:\\\n|[\w.]*(?:str|bytes|ield|b64decode|fromhex)\()\s{0,99}(?:default\s?=\s?)?["'](?P<value>[^"'\n]+)""",
+    r"""(?P<name>\b\w+)\s?[({]\s?["'](?P<value>(?=[^"'\s]*\d)(?=[^"'\s]*[A-Za-z])[^"'\s]{8,})["']\s?[)}]""",
+    r"""\b(?P<name>auth|\w*Auth|basic_auth)\s?[=(]\s?\(?["'][^"'\n]*["'],\s*["'](?P<value>[^"'\n]+)""",
+    r"""\b(?:name|key)["']?\s{0,9}[:=]\s{0,9}["']?(?P<name>[\w.-]+)["']?\s{0,99},?\s{0,99}["']?value["']?\s{0,9}[:=]\s{0,9}["']?(?P<value>[^"'\s,}]+)""",
+    r"""\bvalue["']?\s{0,9}[:=]\s{0,9}["']?(?P<value>[^"'\s,}]+)["']?\s{0,99},?\s{0,99}["']?name["']?\s{0,9}[:=]\s{0,9}["']?(?P<name>[\w.-]+)""",
+    r"""(?<![\w.-])(?P<name>[\w.-]{1,99})["']?:\s{0,99}\{?\s{0,99}["']?(?:value|default)["']?\s{0,9}:\s{0,9}["']?(?P<value>[^"'\s,}]+)""",
+    r"""(?:^[ \t]*(?:ENV|ARG|\#[ \t]*define|setenv)|\baws[ ]configure[ ]set)[ \t]+(?P<name>\w+)[ \t]+["']?(?P<value>[^\s"'=][^\s"']*)""",
+    r"""^[ \t]*(?P<name>requirepass|rootpw|passwd|password)[ \t]+["']?(?P<value>(?=\S*\d)[^\s"'=:|>][^\s"']*)["']?[ \t]*$""",
+    r"""\becho[ \t]+["']?(?P<value>[^\s"'|$]+)["']?[ \t]*\|[^\n|]*(?P<name>--password-stdin)""",
 )]  # fmt: skip
 #: Searched in lower case: without regard to case, a search takes five times as long.
-_HINT = re.compile("pass|pwd|pw|secret|token|auth|cred|key|cookie|pat|bearer|jwt|otp|sig|pin")
+_HINT = re.compile("pass|pwd|psw|pw|secret|token|auth|cred|key|cookie|pat|bearer|jwt|otp|sig|pin")
 _CANDIDATE = re.compile(r"[A-Za-z0-9+/_=-]{20,}")
 _NAME_BEFORE = re.compile(r"""(?<![\w.-])([\w.-]{1,99})["']?\]?\s*[:=]\s*["']?\Z""")
 #: Values without quotes: the lines of a block, the entries of a list, what brackets enclose.
@@ -96,10 +105,18 @@ def _named_spans(text: str, suffix: str) -> Iterator[Span]:
     while hint := _HINT.search(lower, position):
         begin, stop = max(_line_start(text, hint.start()), position), _line_end(text, hint.end())
         for name, quote, start, end, is_secret in redaction.assignments(text, begin=begin, stop=stop):
-            is_value = quote or suffix not in LITERALS or _BRACKETS.match(text, start)
+            is_value = quote or suffix not in LITERALS or _BRACKETS.match(text, start) or _is_in_text(text, start, end)
             if is_secret and is_value and _counts(name, text[start:end], suffix):
                 yield start, end if quote else _end(text, start, end, suffix), f"value of {name}"
         position = stop
+
+
+def _is_in_text(text: str, start: int, end: int) -> bool:
+    """Whether a value without quotes, in code, is a part of a literal (``"password=x"``), or of a comment."""
+    line = text[_line_start(text, start) : start]
+    is_literal = bool(line.count('"') % 2 or line.count("'") % 2)
+    is_assigned = is_literal and line.endswith("=") and text[start].isalnum()
+    return is_assigned or ((is_literal or "#" in line) and _LETTERS_AND_DIGITS.match(text[start:end]) is not None)
 
 
 def _end(text: str, start: int, end: int, suffix: str) -> int:
@@ -112,8 +129,13 @@ def _end(text: str, start: int, end: int, suffix: str) -> int:
 
 def _counts(name: str, value: str, suffix: str) -> bool:
     """Whether the value of a name in a file is secret: no reference, no key of a nested table, and no word after a weak name."""
-    value = value.rstrip("})]")
-    if not redaction.is_secret(name, value) or _REFERENCE.match(value) or value.endswith(":"):
+    whole, value = value, value.rstrip("})]")
+    if (
+        not redaction.is_secret(name, value)
+        or _REFERENCE.match(whole)
+        or _REFERENCE.match(value)
+        or value.endswith(":")
+    ):
         return False
     weak = _WEAK_IN_CODE if suffix in LITERALS else _WEAK
     return name.lower() not in weak or _LETTERS_AND_DIGITS.match(value) is not None

@@ -79,7 +79,7 @@ def unfit(run: Run) -> str:
         cause = views.root_cause(run.history, gangs[-1]) if gangs else None
         why = f"rank {cause.rank} {cause.how}" if cause else reason
         is_isolated = views.mapping(run.extras.get("plan.json")).get("isolation") is not None
-        hint = "; it may write only in its copy of the project, and --root names what belongs to it" * is_isolated
+        hint = "; it may write only in its copy (--root): give other paths as {out}, or --map" * is_isolated
         return f"{_name(run)} {outcome}: {why}{hint}"
     if _disturbed(run):
         return "it was disturbed"

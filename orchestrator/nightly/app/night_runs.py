@@ -104,6 +104,7 @@ def begin(session: Session, request: NightRequest) -> Finished:
     _name_open_nights(session, runs, bed)
     now = datetime.datetime.now(datetime.UTC)
     directory = night_files.new(runs, suite.name, now)
+    session.announce(directory)
     with store.night_lock(Path(bed.workdir), directory.name):
         night = Night(
             name=directory.name,
@@ -131,6 +132,7 @@ def begin(session: Session, request: NightRequest) -> Finished:
 def resume(session: Session, handle: str, request: NightRequest) -> Finished:
     """Go on with a night where its rows end. A night that has ended is judged and reported again."""
     directory = night_files.resolve(handle, request.runs_dir)
+    session.announce(directory)
     night = night_files.read_night(directory)
     if request.fail_on not in (None, night.fail_on):
         raise UsageError(
