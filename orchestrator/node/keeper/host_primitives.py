@@ -16,7 +16,7 @@ from typing import IO, Any
 from ...model.act import Primitive
 from ..oslayer import processes
 from ..oslayer.container_engine import EngineClient, EngineError
-from ..oslayer.event_loop import Loop
+from ..oslayer.event_loop import Loop, Steps
 from .node_protocol import Observed
 
 #: How long a response may take. The kernel of a running host accepts a connection at once.
@@ -35,9 +35,6 @@ STOPPED = (errno.ECONNREFUSED, errno.ENOENT)
 SSH = "SSH-"
 #: Connections to a sshd, which stay open while its sessions live: (address, port) -> connection.
 Sessions = dict[tuple[str, int], socket.socket]
-
-#: Called with (evidence, problem) of a program. The problem is empty after exit code 0.
-OnFinished = Callable[[dict[str, Any], str], None]
 
 
 def is_of_host(primitive: Primitive) -> bool:
@@ -59,25 +56,28 @@ def why_unsupported(primitive: Primitive) -> str:
 # --- performing: a program from the inventory ---------------------------------------------------------------------------
 
 
-def run_program(loop: Loop, argv: Sequence[str], limit_s: float, then: OnFinished) -> None:
-    """Run a program in its own session and without the process tag, so that its children may outlive the keeper's nodes."""
+def run_program(loop: Loop, argv: Sequence[str], limit_s: float) -> Steps[tuple[dict[str, Any], str]]:
+    """Run a program for ``limit_s`` at most; (evidence, problem), which is empty after exit code 0.
+
+    It has a session of its own and no process tag, so that its children may outlive the keeper's nodes.
+    """
     environment = {name: value for name, value in os.environ.items() if name != processes.TAG_VARIABLE}
-    output: IO[bytes] | None = None
     try:
-        output = tempfile.TemporaryFile()  # noqa: SIM115 closed when the program has ended
-        program = subprocess.Popen(
-            list(argv), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, env=environment
-        )
+        with tempfile.TemporaryFile() as output:
+            program = subprocess.Popen(
+                list(argv), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+                env=environment,
+            )  # fmt: skip
+            is_late = yield lambda resume: _await(loop, program, limit_s, resume)
+            code, text = program.wait(), _read_tail(output)
     except OSError as error:
-        if output:
-            output.close()
-        then({_command_line(argv): "cannot be run"}, f"{argv[0]}: {error.strerror or error}")
-        return
-    _await(loop, program, output, limit_s, then)
+        return {_command_line(argv): "cannot be run"}, f"{argv[0]}: {error.strerror or error}"
+    result = f"exit code {code}: {text}" if text else f"exit code {code}"
+    return {_command_line(argv): result}, _problem(argv[0], code, text, limit_s if is_late else None)
 
 
-def _await(loop: Loop, program: subprocess.Popen[bytes], output: IO[bytes], limit_s: float, then: OnFinished) -> None:
-    """Call ``then`` when the program has ended. It is killed after ``limit_s``."""
+def _await(loop: Loop, program: subprocess.Popen[bytes], limit_s: float, then: Callable[[bool], None]) -> None:
+    """Call ``then`` when the program has ended: was it late? It is killed after ``limit_s``."""
     fd = os.pidfd_open(program.pid)
     loop.programs[program.pid] = lambda code: setattr(program, "returncode", code)
     is_late = False
@@ -95,11 +95,7 @@ def _await(loop: Loop, program: subprocess.Popen[bytes], output: IO[bytes], limi
         loop.remove_reader(fd)
         os.close(fd)
         loop.programs.pop(program.pid, None)
-        code = program.wait()
-        text = _read_tail(output)
-        argv = program.args if isinstance(program.args, list) else [str(program.args)]
-        result = f"exit code {code}: {text}" if text else f"exit code {code}"
-        then({_command_line(argv): result}, _problem(str(argv[0]), code, text, limit_s if is_late else None))
+        then(is_late)
 
     loop.add_reader(fd, ended)
 
@@ -115,10 +111,9 @@ def _problem(name: str, code: int, output: str, limit_s: float | None) -> str:
 
 
 def _read_tail(output: IO[bytes]) -> str:
-    with output:
-        size = output.seek(0, os.SEEK_END)
-        output.seek(max(0, size - 4 * MAX_OUTPUT))
-        return output.read().decode(errors="replace").strip()[-MAX_OUTPUT:]
+    size = output.seek(0, os.SEEK_END)
+    output.seek(max(0, size - 4 * MAX_OUTPUT))
+    return output.read().decode(errors="replace").strip()[-MAX_OUTPUT:]
 
 
 # --- observing ----------------------------------------------------------------------------------------------------------

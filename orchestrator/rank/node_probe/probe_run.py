@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 from ...model.events import ProbeDone
+from ..runtime import recorder
 from . import machine_load
 from .results import Fact, Missing, Node, collect
 
 if TYPE_CHECKING:
     from ..runtime import context
-
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def run(ctx: context.RankContext) -> None:
@@ -46,7 +45,7 @@ def _node(ctx: context.RankContext) -> Node:
 def _hosts(world: int) -> list[Any]:
     """By rank, what identifies its host: containers of a host share its kernel."""
     boots: list[Any] = [None] * world
-    boot = _BOOT.read_text().strip() if _BOOT.exists() else os.uname().nodename
+    boot = recorder.boot_id() or os.uname().nodename
     dist.all_gather_object(boots, boot)
     return boots
 
