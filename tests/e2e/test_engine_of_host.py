@@ -1,10 +1,9 @@
-"""The engine of a host over the connection to it: no second one, one session, and it survives a cut."""
+"""The engine of a host over the connection to it: there is no second one."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,21 +43,6 @@ def test_the_engine_answers_over_the_connection(site: RemoteSite, server: sshd.S
     assert engine.identify().version
     assert engine.images(["ccbed/no-such-image:1"]) == {}
     assert len(server.children()) == 1, "no second connection"
-
-
-def test_many_calls_at_once_take_one_session(site: RemoteSite, server: sshd.Sshd) -> None:
-    engine = engines.Engine(site.host, site.call)
-    with ThreadPoolExecutor(12) as pool:
-        assert all(pool.map(lambda _: engine.identify(), range(20)))
-    assert server.sessions() <= 2, "it is a shell that runs the helper, at most"
-
-
-def test_calls_go_on_after_a_cut(site: RemoteSite, server: sshd.Sshd) -> None:
-    engine = engines.Engine(site.host, site.call)
-    before = site.connection_count
-    server.cut()
-    wait(lambda: site.connection_count > before and site.is_connected)
-    assert engine.identify().version
 
 
 def test_the_network_of_a_bed_is_made_found_and_removed(site: RemoteSite, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ from ..files import label
 from ..files.event_log import EventLog
 from ..files.inbox import Inbox, Item, required
 from ..files.label import RunDriver
-from ..files.performer import NO_RUN, Performer
+from ..files.performer import NO_RUN, Origin, Performer
 from ..oslayer import forks, processes
 from ..oslayer.event_loop import Loop, Timer
 from . import checkpoint_scan
@@ -327,7 +327,7 @@ class Agent(Performer):
             is_known = self._ranks.exited(pid, code) or self._stores.exited(pid) or self._programs.exited(pid, code)
             is_known or self._facts.exited(pid, code)
 
-    def _origin(self, item: Item) -> dict[str, Any]:
+    def _origin(self, item: Item) -> Origin:
         return {"node": self._node, "incarnation": self._incarnation}
 
     def _incarnation_of(self, item: Item) -> str | None:

@@ -15,6 +15,8 @@ from .inbox import Inbox, Item, Respond, required
 
 #: The run of commands that belong to the bed and to no run.
 NO_RUN = "bed"
+#: Which node, incarnation and run an event is about.
+Origin = dict[str, str | None]
 
 
 class Performer:
@@ -32,7 +34,7 @@ class Performer:
     def _log_of(self, run: str) -> EventLog:
         raise NotImplementedError
 
-    def _origin(self, item: Item) -> dict[str, Any]:
+    def _origin(self, item: Item) -> Origin:
         """What the events about a command say of where they come from."""
         raise NotImplementedError
 
@@ -78,8 +80,8 @@ class Performer:
     def _append_outcome(self, item: Item, outcome: Mapping[str, Any]) -> None:
         command = item.command
         about = {"incarnation": outcome.get("incarnation"), **self._origin(item)}
-        about |= {"key": command.key, "epoch": command.epoch}
-        self._log_of(item.run).append(outcome["type"], command.f, outcome["value"], **about)
+        key, epoch = command.key, command.epoch
+        self._log_of(item.run).append(outcome["type"], command.f, outcome["value"], key=key, epoch=epoch, **about)
 
     def _reject(self, item: Item, reason: str) -> None:
         """Write a note of the rejection, and an outcome if the file holds a command."""

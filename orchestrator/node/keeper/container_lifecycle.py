@@ -33,6 +33,8 @@ EXPLAIN_S, EXPLAIN_RETRY_S = 3.0, 0.1
 #: Until an engine that does not answer when the keeper starts is tried again.
 ADOPT_RETRY_S = 1.0
 
+#: What an engine says of a container, or what a node is started with.
+Details = Mapping[str, Any]
 Note = Callable[[ContainerNode, Payload], None]
 
 
@@ -76,7 +78,7 @@ class ContainerLifecycle(NodeLifecycle[ContainerNode]):
             self._loop.add_reader(self._ready_watcher.fd, self.reap)
         self._loop.start(self._list_containers())
 
-    def start(self, node: ContainerNode, wanted: Mapping[str, Any], respond: Respond) -> None:
+    def start(self, node: ContainerNode, wanted: Details, respond: Respond) -> None:
         """End what is left of the earlier incarnation, then start a new one; respond with its identity when it is ready."""
         node.waiting.append(respond)
         if not node.starting:
@@ -112,7 +114,7 @@ class ContainerLifecycle(NodeLifecycle[ContainerNode]):
 
     # --- the steps of a start -------------------------------------------------------------------------------------------
 
-    def _start(self, node: ContainerNode, wanted: Mapping[str, Any], attempt: int) -> Steps[None]:
+    def _start(self, node: ContainerNode, wanted: Details, attempt: int) -> Steps[None]:
         """End the earlier incarnation, create and start the container; from then on its main process is watched."""
         yield from self._end(node)
         try:
@@ -153,7 +155,7 @@ class ContainerLifecycle(NodeLifecycle[ContainerNode]):
                     raise
                 yield RETRY_S
 
-    def _create(self, node: ContainerNode, wanted: Mapping[str, Any]) -> Steps[Mapping[str, Any]]:
+    def _create(self, node: ContainerNode, wanted: Details) -> Steps[Details]:
         """Create and start the container; its details. Raises EngineError."""
         node_label = self._new_label(node, wanted)
         tag = processes.node_tag(self._tag, node.name, node_label["incarnation"])
@@ -166,10 +168,10 @@ class ContainerLifecycle(NodeLifecycle[ContainerNode]):
         id = str(created["Id"])
         node.label["container"] = id  # it is removed with the node, also if its start fails
         yield from self._engine.ask("POST", container_engine.container_path(id, "start"), deadline_s=node.ready_s)
-        details: Mapping[str, Any] = yield from self._engine.ask("GET", container_engine.container_path(id))
+        details: Details = yield from self._engine.ask("GET", container_engine.container_path(id))
         return details
 
-    def _new_label(self, node: ContainerNode, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    def _new_label(self, node: ContainerNode, wanted: Details) -> dict[str, Any]:
         return {
             "bed": self._bed,
             "node": node.name,
@@ -232,7 +234,7 @@ class ContainerLifecycle(NodeLifecycle[ContainerNode]):
         last = next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "its log is empty")
         node.fail_start(f"its agent ended while it started, {cause}: {last}", log)
 
-    def _state_at_exit(self, node: ContainerNode, incarnation: str | None) -> Steps[tuple[Mapping[str, Any], str]]:
+    def _state_at_exit(self, node: ContainerNode, incarnation: str | None) -> Steps[tuple[Details, str]]:
         """(state of the container, or empty; error of the engine), once the engine has noticed the exit: the kernel reports it first."""
         until = time.monotonic() + EXPLAIN_S
         while True:
@@ -241,7 +243,7 @@ class ContainerLifecycle(NodeLifecycle[ContainerNode]):
             except EngineError as error:
                 return {}, str(error)
             is_same = (details["Config"]["Labels"] or {}).get(names.INCARNATION) == incarnation
-            state: Mapping[str, Any] = details["State"] if is_same else {}
+            state: Details = details["State"] if is_same else {}
             if not state.get("Running") or time.monotonic() >= until:
                 return state, ""
             yield EXPLAIN_RETRY_S
@@ -259,7 +261,7 @@ class ContainerLifecycle(NodeLifecycle[ContainerNode]):
                 print(f"Cannot list the containers of the engine: {error}", flush=True)
                 yield ADOPT_RETRY_S
 
-    def take_over(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def take_over(self, rows: Sequence[Details]) -> None:
         """Watch the nodes that run, and report the exits of the others. ``rows``: the containers of the bed."""
         running = {row["Labels"][names.NODE]: row["Id"] for row in rows if row["State"] in ("running", "paused")}
         for name, id in running.items():
@@ -299,7 +301,7 @@ def _name_is_taken(node: ContainerNode, owner: str) -> str:
     return f"container {name} is not of this bed: remove it with docker rm -f {name}, or choose another ccbed_bed"
 
 
-def _exit_code(state: Mapping[str, Any]) -> int:
+def _exit_code(state: Details) -> int:
     """The exit code of the main process. An init reports a signal as 128 plus its number; here it is negative."""
     code = int(state.get("ExitCode", 0))
     return 128 - code if 128 < code < 128 + signal.NSIG else code

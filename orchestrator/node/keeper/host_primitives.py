@@ -27,6 +27,8 @@ SESSION_S = 0.1
 TRIES = 2
 #: How much output of a program is kept as evidence, in characters.
 MAX_OUTPUT = 500
+#: What is recorded of an observation, or of a program.
+Evidence = Mapping[str, Any]
 #: The errors of a connection to a host that is down, and to the socket of an engine that is down.
 ABSENT = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ECONNRESET)
 STOPPED = (errno.ECONNREFUSED, errno.ENOENT)
@@ -56,7 +58,7 @@ def why_unsupported(primitive: Primitive) -> str:
 # --- performing: a program from the inventory ---------------------------------------------------------------------------
 
 
-def run_program(loop: Loop, argv: Sequence[str], limit_s: float) -> Steps[tuple[dict[str, Any], str]]:
+def run_program(loop: Loop, argv: Sequence[str], limit_s: float) -> Steps[tuple[Evidence, str]]:
     """Run a program for ``limit_s`` at most; (evidence, problem), which is empty after exit code 0.
 
     It has a session of its own and no process tag, so that its children may outlive the keeper's nodes.
@@ -130,7 +132,7 @@ def observe(primitive: Primitive, sessions: Sessions | None = None) -> Observed:
     return _OBSERVE[primitive.kind, of](primitive.args)
 
 
-def _observe_sshd(args: Mapping[str, Any], sessions: Sessions) -> Observed:
+def _observe_sshd(args: Evidence, sessions: Sessions) -> Observed:
     """As ``_observe_network``; and that sshd is off holds only if a session that was open before has ended.
 
     A listener that is gone proves nothing about its sessions: they go on, and with them the connection of the orchestrator.
@@ -163,7 +165,7 @@ def _has_ended(session: socket.socket) -> bool:
     return True
 
 
-def _observe_network(args: Mapping[str, Any], sessions: Sessions | None = None) -> Observed:
+def _observe_network(args: Evidence, sessions: Sessions | None = None) -> Observed:
     """A host is up if its sshd sends a banner, and down if no connection is possible. A booting host is neither.
 
     With an empty ``greeting`` it is up if it accepts the connection: not every service sends a banner.
@@ -219,7 +221,7 @@ def _banner(connection: socket.socket) -> str:
         return ""
 
 
-def _observe_engine(args: Mapping[str, Any]) -> Observed:
+def _observe_engine(args: Evidence) -> Observed:
     """An engine is up if it answers a ping, and down if its socket refuses connections or is missing."""
     path = str(args["socket"])
     try:
@@ -231,7 +233,7 @@ def _observe_engine(args: Mapping[str, Any]) -> Observed:
     return args["state"] == "on", {path: "answers a ping"}
 
 
-def _observe_argv(args: Mapping[str, Any]) -> Observed:
+def _observe_argv(args: Evidence) -> Observed:
     try:
         done = subprocess.run(
             list(args["run"]), stdin=subprocess.DEVNULL, capture_output=True, timeout=CHECK_S, check=False
@@ -244,7 +246,7 @@ def _observe_argv(args: Mapping[str, Any]) -> Observed:
     return done.returncode == 0 and is_shown, {"run": list(args["run"]), "code": done.returncode, **shown}
 
 
-_OBSERVE: Mapping[tuple[str, str], Callable[[Mapping[str, Any]], Observed]] = {
+_OBSERVE: Mapping[tuple[str, str], Callable[[Evidence], Observed]] = {
     ("power", "host"): _observe_network,
     ("power", "ssh"): _observe_network,
     ("link", "host"): _observe_network,

@@ -29,7 +29,7 @@ from .. import warm_up
 from ..files import label
 from ..files.event_log import EventLog
 from ..files.inbox import Inbox, Item
-from ..files.performer import NO_RUN, Performer
+from ..files.performer import NO_RUN, Origin, Performer
 from ..hostlink.fork_server import ForkServer
 from ..oslayer import cgroups, gpus, processes
 from ..oslayer.event_loop import Loop
@@ -177,7 +177,7 @@ class Keeper(Performer):
     def _log_of(self, run: str) -> EventLog:
         return self._log
 
-    def _origin(self, item: Item) -> dict[str, Any]:
+    def _origin(self, item: Item) -> Origin:
         return {"node": item.command.node, "run": None if item.run in ("", NO_RUN) else item.run}
 
     def _incarnation_of(self, item: Item) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ...model.act import ENDING_SIGNALS, Act, Primitive
@@ -12,6 +12,7 @@ from ..oslayer import namespaces, processes
 from ..oslayer.event_loop import Loop, Steps, Timer
 from ..oslayer.processes import Process
 from . import host_primitives, node_primitives
+from .host_primitives import Evidence
 from .node_protocol import ExternalNode, Node, Observed, Unsupported
 
 #: The pause between two observations doubles from the first to the second: one may scan all processes, which takes 5 ms of a core.
@@ -26,8 +27,6 @@ BROKEN_S = 2.0
 REPEATED = ("power", "pause", "limit")
 #: The problem of an injection whose healing was ordered before all of its primitives were performed.
 OVERTAKEN = "healed before it was injected"
-
-Evidence = Mapping[str, Any]
 
 
 def check_supported(primitives: Iterable[Primitive], node: Node) -> None:
@@ -200,7 +199,7 @@ def merged(observations: Sequence[Observed]) -> dict[str, Any]:
     return {name: value for _, evidence in observations for name, value in evidence.items()}
 
 
-def _start(loop: Loop, primitive: Primitive, node: Node, limit_s: float) -> Steps[tuple[dict[str, Any], str]]:
+def _start(loop: Loop, primitive: Primitive, node: Node, limit_s: float) -> Steps[tuple[Evidence, str]]:
     """Perform a primitive of the node at once, or run the program of a primitive of its host; (evidence, problem)."""
     if not host_primitives.is_of_host(primitive):
         return _perform(primitive, node)
