@@ -26,9 +26,8 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     ),
     "hosts": (
         "tests/e2e/test_engine_of_host.py", "tests/e2e/test_fabric.py", "tests/e2e/test_fabric_faults.py",
-        "tests/e2e/test_hosts_refused.py",
-        "tests/e2e/test_keepers.py", "tests/e2e/test_many_keepers.py", "tests/e2e/test_prepare.py", "tests/e2e/test_remote_bed.py",
-        "tests/e2e/slurm/test_reverse_link.py", "tests/e2e/test_systemd_host.py", "tests/e2e/test_vault.py",
+        "tests/e2e/test_hosts_refused.py", "tests/e2e/test_keepers.py", "tests/e2e/test_many_keepers.py", "tests/e2e/test_prepare.py",
+        "tests/e2e/test_remote_bed.py", "tests/e2e/slurm/test_reverse_link.py", "tests/e2e/test_systemd_host.py", "tests/e2e/test_vault.py",
     ),
     "slurm": (
         "tests/unit/slurm/",

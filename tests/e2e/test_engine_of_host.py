@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from . import sshd
 
 #: The limit of a hang.
 LIMIT_S = 60
-
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(sshd.lacking()), reason=sshd.lacking())]
 
@@ -35,7 +33,6 @@ def site(server: sshd.Sshd, tmp_path: Path) -> Iterator[RemoteSite]:
     site.open(LIMIT_S)
     yield site
     site.close()
-    wait(lambda: not server.children())
 
 
 def test_the_engine_answers_over_the_connection(site: RemoteSite, server: sshd.Sshd) -> None:
@@ -57,13 +54,6 @@ def test_the_network_of_a_bed_is_made_found_and_removed(site: RemoteSite, tmp_pa
         engine.remove_network(bed)
     assert engine.network(bed, [subnet]) != subnet, "a route leads there"
     engine.remove_network(bed)
-
-
-def wait(done: Callable[[], bool]) -> None:
-    until = time.monotonic() + LIMIT_S
-    while not done():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def test_an_engine_that_is_not_there_is_one_sentence(site: RemoteSite) -> None:

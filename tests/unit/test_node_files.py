@@ -161,8 +161,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 HOLDER = """
 import os, sys
 from pathlib import Path
-from orchestrator.node.files import label
-from orchestrator.node.oslayer import processes
+from orchestrator.node.files import label; from orchestrator.node.oslayer import processes
 from orchestrator.system import host_facts, plain_files
 at, pid = Path(sys.argv[1]), os.getpid()
 label.take_lock(at)
