@@ -25,9 +25,9 @@ PARTS: Mapping[str, tuple[str, ...]] = {
         "tests/e2e/test_podman_bed.py", "tests/e2e/test_proxies.py", "tests/e2e/test_registry.py",
     ),
     "hosts": (
-        "tests/e2e/test_dial.py", "tests/e2e/test_fabric.py", "tests/e2e/test_fabric_faults.py", "tests/e2e/test_hosts_refused.py",
-        "tests/e2e/test_keepers.py", "tests/e2e/test_many_keepers.py", "tests/e2e/test_prepare.py", "tests/e2e/test_remote_bed.py",
-        "tests/e2e/slurm/test_reverse_link.py", "tests/e2e/test_systemd_host.py", "tests/e2e/test_vault.py",
+        "tests/e2e/test_engine_of_host.py", "tests/e2e/test_fabric.py", "tests/e2e/test_fabric_faults.py",
+        "tests/e2e/test_hosts_refused.py", "tests/e2e/test_keepers.py", "tests/e2e/test_many_keepers.py", "tests/e2e/test_prepare.py",
+        "tests/e2e/test_remote_bed.py", "tests/e2e/slurm/test_reverse_link.py", "tests/e2e/test_systemd_host.py", "tests/e2e/test_vault.py",
     ),
     "slurm": (
         "tests/unit/slurm/",

@@ -14,7 +14,7 @@ from . import durations
 SHARED = {"engine", "image", "lab"}
 #: Files that use them, or network namespaces with fixed names, beside those in tests/lab.
 MACHINE = {
-    "tests/contract/test_providers.py", "tests/e2e/test_create_requests.py", "tests/e2e/test_dial.py",
+    "tests/contract/test_providers.py", "tests/e2e/test_create_requests.py", "tests/e2e/test_engine_of_host.py",
     "tests/e2e/test_docker_bed.py",
     "tests/e2e/test_docker_refused.py", "tests/e2e/test_fabric.py", "tests/e2e/test_fabric_faults.py", "tests/e2e/test_image.py",
     "tests/e2e/test_modes.py", "tests/e2e/collectives/test_mpi.py", "tests/e2e/test_podman_bed.py",

@@ -13,7 +13,8 @@ from typing import Any
 
 from ..model.errors import CcbedError, UsageError
 from ..model.frozen import asdict, dataclass, replace
-from ..node.oslayer import host_facts, processes
+from ..node.oslayer import processes
+from ..system import host_facts, plain_files
 
 #: In the state directory: a file for each announcement, named after the process that made it.
 FOLDER = "announced"
@@ -138,9 +139,7 @@ class Announcer:
         self._content = replace(self._content, **values)
         with suppress(OSError):
             self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            temporary = self.file.with_suffix(".new")
-            temporary.write_text(json.dumps(asdict(self._content)))
-            temporary.replace(self.file)
+            plain_files.write_json(self.file, asdict(self._content))
 
 
 def last(state: Path, shell: Shell) -> Announcement | None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class BedJob:
-    """A bed without a job. The product of a scheduler has a ``bed_job.Job`` that overrides what its beds need."""
+    """A bed without a job. The product of a scheduler has a module, ``slurm_jobs``, with the same functions."""
 
     @staticmethod
     def plan(bed: BedSpec) -> object:
@@ -115,7 +115,7 @@ def of(bed: BedSpec) -> BedJob:
     """Return what is to be done about the job of a bed. Raises UsageError where the product of its scheduler is not installed."""
     if bed.slurm is None:
         return BedJob()
-    job: BedJob = products.part("slurm", "bed_job").Job()
+    job: BedJob = products.part("slurm", "slurm_jobs")
     return job
 
 

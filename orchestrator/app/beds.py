@@ -39,7 +39,7 @@ def meant(session: sessions.Session, ref: BedRef) -> BedSpec:
 def wanted(session: sessions.Session, inventory: Path) -> BedSpec:
     """Return the bed that an inventory describes. Raises UsageError with every error in it."""
     from ..core.bed import nodes_from_inventory
-    from ..prepare import inventory as inventories
+    from ..prepare import read_inventory as inventories
 
     inventory = shipped.find(inventory)
     if not inventory.exists():

@@ -102,10 +102,10 @@ def _abandon(session: Session, bed: BedSpec, provider: Provider, directory: Path
 
 def _mend(session: Session, bed: BedSpec, provider: Provider, run: store.OpenRun | None) -> tuple[str, ...]:
     """Return what was healed, stopped and started. Raises InfrastructureError for what could not be."""
-    from ..providers import heal
+    from ..providers import abandoned_run
 
     history = _history(Path(run.directory)) if run else History()
-    mended = heal.mend(
+    mended = abandoned_run.mend(
         provider, bed, run.run if run else "no run", history, secrets.token_hex(3), drained=beds.drains(bed)
     )
     session.terminal.lines(f"  {line}" for line in mended.done)

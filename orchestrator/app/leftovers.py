@@ -13,13 +13,14 @@ from ..core.bed import prune as limits_of
 from ..core.bed import selection
 from ..core.bed.prune import Report
 from ..core.spec import values
+from ..model import requirements
 from ..model.bed import BedSpec
 from ..model.errors import EXIT_INFRASTRUCTURE, EXIT_PASS, CcbedError, UsageError
 from ..model.frozen import dataclass, replace
 from ..store import beds as store
 from . import audited
 from . import beds as bed_inputs
-from .places import age, age_s, size
+from .places import age, age_s
 from .requests import argument, baselines_directory, option, runs_directory
 from .session import Session
 
@@ -82,7 +83,9 @@ def run(session: Session, request: PruneRequest) -> Pruned:
         keep_bytes = values.size(request.keep_size)
     except ValueError as error:
         raise UsageError(f"--keep-size: {error} (got {request.keep_size})") from None
-    limits = Limits(older_than_s=older_than_s, keep_bytes=keep_bytes, keep=request.keep, age=age, size=size)
+    limits = Limits(
+        older_than_s=older_than_s, keep_bytes=keep_bytes, keep=request.keep, age=age, size=requirements.size_text
+    )
     baselines = request.baselines if request.runs else None
     beds = beds_of(session, request.bed)
     report = prune(session, beds, limits, request.runs_dir, baselines=baselines, dry_run=request.dry_run)
@@ -118,7 +121,7 @@ def prune_automatically(session: Session, bed: BedSpec, runs_dir: Path | None = 
     """Prune by the default limits after `up`, and after a run on this machine; print what was removed, but for its number."""
     from ..run.pruning import Limits
 
-    report = prune(session, (bed,), Limits(age=age, size=size), runs_dir)
+    report = prune(session, (bed,), Limits(age=age, size=requirements.size_text), runs_dir)
     removed = [item.leftover for item in report.removed if not item.reason.startswith(limits_of.TOO_MANY)]
     if removed and not session.is_json:
         count, size_text = total(removed)
@@ -204,4 +207,4 @@ def _open_runs(session: Session) -> set[str]:
 
 def total(leftovers: Iterable[limits_of.Leftover]) -> tuple[int, str]:
     sizes = [leftover.size_bytes for leftover in leftovers]
-    return len(sizes), size(sum(sizes))
+    return len(sizes), requirements.size_text(sum(sizes))

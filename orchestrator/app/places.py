@@ -1,4 +1,4 @@
-"""Names of files, lists, ages and sizes as people read them, and ages as they write them."""
+"""Names of files, lists and ages as people read them, and ages as they write them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,6 @@ def age(seconds: float) -> str:
         if seconds < limit:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds / 86_400:.0f} d"
-
-
-def size(count: int) -> str:
-    """``512 B``, ``3.4 MiB``, ``1.2 GiB``."""
-    amount, unit = float(count), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if amount < 1024 or unit == "TiB":
-            break
-        amount /= 1024
-    return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
 
 
 def short_list(names: Iterable[str]) -> str:

@@ -28,9 +28,9 @@ def ready(
     For an emulated fabric, check what it needs on this machine. Raises InfrastructureError.
     """
     if bed.fabric:
-        from ..providers.process import fabric
+        from ..providers.process import fabric_checks
 
-        fabric.refuse(bed)
+        fabric_checks.refuse(bed)
     if not _remote(bed):
         return bed
     from ..prepare import hosts as preparation

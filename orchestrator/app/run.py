@@ -19,7 +19,7 @@ from ..model.launch import Result
 from ..model.plan import Placement, Plan
 from ..model.run import SHORT_S
 from ..model.trial import THEIRS, Trial, parse_stop
-from ..providers import files
+from ..providers import node_files
 from ..store import beds as store
 from ..store import bundle, secrets
 from . import audited, bed_job, beds, leftovers, observers, trials
@@ -70,7 +70,7 @@ def announce(session: Session, request: RunRequest, source: trials.Source) -> st
 def check(session: Session, request: RunRequest, source: trials.Source) -> CheckedTrial:
     """Build the trial, and check that it can run on its bed. Raises UsageError, InfrastructureError: then nothing was started."""
     parse_probe_limit(request.spares.probe_spares)
-    files.node_limit()
+    node_files.node_limit()
     budget(request, source)
     missing_bed, bed = _bed(session, request.bed)
     data_dir = _data_dir(request.process.data_dir, bed)

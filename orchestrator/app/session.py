@@ -72,7 +72,7 @@ def docker_provider(state: Path) -> Provider:
 def slurm_provider(state: Path) -> Provider:
     from .. import products
 
-    provider: Provider = products.part("slurm", "provider").open_provider(state)
+    provider: Provider = products.part("slurm", "slurm_provider").SlurmProvider(state)
     return provider
 
 

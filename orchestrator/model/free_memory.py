@@ -14,7 +14,6 @@ _FILES = {
     _V1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     _V2: ("memory.max", "memory.current", "inactive_file"),
 }
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +64,3 @@ def _available_in_group(read: Read, base: str, group: str) -> Iterator[int]:
     if limit.isdigit() and usage.isdigit():
         stat = dict(line.split(" ", 1) for line in read(f"{group}/memory.stat").splitlines() if " " in line)
         yield max(0, int(limit) - int(usage) + int(stat.get(reclaimable, 0)))
-
-
-def format_bytes(count: float) -> str:
-    """``20 GiB``."""
-    power = 0
-    while count >= 1024 and power < len(_UNITS) - 1:
-        count, power = count / 1024, power + 1
-    return f"{count:.3g} {_UNITS[power]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from .frozen import dataclass
@@ -29,6 +30,7 @@ DISK_BYTES = 256 * MIB
 OPEN_FILES = 65536
 SHM_BYTES = 64 * MIB
 IMAGE_BYTES = 6 * 1024 * MIB
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +55,24 @@ class Requirement:
         return cls(name=name, outcome="fail", text=text, fix=fix)
 
 
+def space(name: str, free: int, needed: int, fix: str, *, of: str = "") -> Requirement:
+    """Free bytes of a file system. ``of``: which one, for messages."""
+    where = f" {of}" if of else ""
+    if free >= needed:
+        return Requirement.ok(name, f"{size_text(free)}{where or ' ok'}")
+    return Requirement.fail(name, f"{size_text(free)} free{where}, {size_text(needed)} needed", fix)
+
+
+def version(text: str) -> tuple[int, ...]:
+    """``2.13.0+cpu`` -> (2, 13)."""
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:2])
+
+
 def version_text(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))
 
 
-def size_text(count: int) -> str:
-    """Bytes in whole GiB, or MiB where there are less."""
-    return f"{count / 1024**3:.0f} GiB" if count >= 1024**3 else f"{count / MIB:.0f} MiB"
+def size_text(count: float) -> str:
+    """``512 B``, ``3.4 MiB``, ``20 GiB``."""
+    power = min((int(abs(count)).bit_length() - 1) // 10, len(_UNITS) - 1) if abs(count) >= 1 else 0
+    return f"{count / 1024**power:.1f}".removesuffix(".0") + f" {_UNITS[power]}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -203,5 +201,4 @@ class Trial:
 
     @property
     def id(self) -> str:
-        text = json.dumps(codec.plain(self), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return codec.digest(self)[:16]

@@ -18,6 +18,7 @@ from ..model import codec
 from ..model.errors import InfrastructureError, UsageError
 from ..model.plan import Placement
 from ..store import bundle, durable, paths, seal
+from ..system import plain_files
 from .night_judgement import NightJudgement
 from .suite import FINDINGS, FORMAT, JOURNAL, NIGHT, RUNS, SPARES, Night, Row
 
@@ -214,9 +215,9 @@ def close(directory: Path) -> None:
     release(directory)
     try:
         for name in SEALED:
-            durable.sync(directory / name)
+            plain_files.sync(directory / name)
         seal.write(directory, seal.MANIFEST, SEALED)
-        durable.sync(directory)
+        plain_files.sync(directory)
     except OSError as error:
         raise InfrastructureError(
             f"{directory}: all rows are written, but the night cannot be sealed: {error.strerror}",
@@ -244,7 +245,7 @@ def verify(directory: Path) -> tuple[str, ...]:
             if (directory / name).is_file()
             else f"{directory / name}: listed in {seal.MANIFEST}, but missing"
             for name in SEALED
-            if not (directory / name).is_file() or seal.digest(directory / name) != sums.get(name)
+            if not (directory / name).is_file() or plain_files.sha256(directory / name) != sums.get(name)
         )
     except paths.TornBundleError as error:
         return tuple(error.problems)
@@ -263,7 +264,7 @@ class Journal:
             whole = _complete(content)
             self.rows = list(_rows(self._path, whole))
             os.ftruncate(self._fd, len(whole))
-            durable.sync(directory)
+            plain_files.sync(directory)
         except BlockingIOError:
             os.close(self._fd)
             raise InfrastructureError(

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..model import free_memory
-from .files import plain_files
-from .oslayer import container_engine, gpus, host_facts, processes
+from ..system import host_facts, plain_files
+from .oslayer import container_engine, gpus, processes
 
 T = TypeVar("T")
 

@@ -11,17 +11,16 @@ import gc
 import importlib
 import os
 import pkgutil
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from ..model import codec, redaction
+from ..model import codec, redaction, requirements
 from ..model.gang import GangSpec
 from ..model.requirements import HOST_TORCH, version_text
 from .files import payloads
-from .keeper import launch
+from .keeper import keeper_start
 from .oslayer import host_names, processes
 
 #: Imported once, so that no rank has to. The first optimizer step would import torch._dynamo.
@@ -40,7 +39,7 @@ NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 def import_modules() -> None:
     """Import ``MODULES``. Raises RuntimeError if an import started a thread or initialised CUDA."""
     os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
-    for name in (name for name, value in launch.HUGE_PAGES.items() if os.environ.get(name) == value):
+    for name in (name for name, value in keeper_start.HUGE_PAGES.items() if os.environ.get(name) == value):
         del os.environ[name]
     with without_gpus():
         _import_torch()
@@ -64,7 +63,7 @@ def _import_torch() -> None:
         if error.name != "torch":
             raise
         raise RuntimeError(f"No module named 'torch' in {sys.executable}") from None
-    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < HOST_TORCH:
+    if requirements.version(version) < HOST_TORCH:
         raise RuntimeError(
             f"torch {version} in {sys.executable} is too old: {version_text(HOST_TORCH)} or newer is needed"
         )

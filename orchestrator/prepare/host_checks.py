@@ -15,7 +15,7 @@ from ..core.bed import diagnosis, error_explanations, links
 from ..model.bed import BedSpec, HostSpec
 from ..model.requirements import Requirement
 from ..providers import interpreters
-from ..providers.process import fabric
+from ..providers.process import fabric_checks
 from . import facts, host_access, hosts
 
 COMMAND_S = 30.0
@@ -56,10 +56,7 @@ def _fabric(bed: BedSpec) -> tuple[Requirement, ...]:
     """Whether this machine can emulate the bed's fabric."""
     if not bed.fabric:
         return ()
-    problems = fabric.lacking(bed.link)
-    fine = Requirement.ok("fabric", links.bed_text(bed))
-    lacks = (Requirement.fail("fabric", problem.text, problem.fix) for problem in problems)
-    return tuple(lacks) or (fine,)
+    return fabric_checks.lacking(bed.link) or (Requirement.ok("fabric", links.bed_text(bed)),)
 
 
 def _check_host(bed: BedSpec, host: HostSpec) -> diagnosis.HostSurvey | Requirement:

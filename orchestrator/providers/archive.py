@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..model.requirements import HOST_PYTHON, version_text
-from ..node.files import payloads, plain_files
+from ..node.files import payloads
+from ..system import plain_files
 
-PACKAGES = ("model", "node")
+PACKAGES = ("model", "node", "system")
 #: Any Python can parse it, so that one that is too old reports that.
 MAIN = f"""import sys
 

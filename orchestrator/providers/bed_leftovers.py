@@ -9,7 +9,6 @@ from typing import Any
 
 from ..model.bed import BedSpec, HostSpec
 from ..node.hostlink import bed_files
-from ..node.hostlink.bed_files import BED_FILES
 from . import sites
 
 #: A large tree on a slow disk takes its time, in seconds.
@@ -44,11 +43,4 @@ def remove_mirrors(bed: BedSpec, hosts: Sequence[HostSpec]) -> None:
 
 def remove_bed(bed: BedSpec) -> None:
     """Remove the bed's files on this machine, except those of a host."""
-    workdir = Path(bed.workdir)
-    for path in (workdir / name for name in (*BED_FILES, *(sites.keeper_directory(host) for host in bed.hosts))):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-    if workdir.is_dir() and not any(workdir.iterdir()):
-        workdir.rmdir()
+    bed_files.remove_bed_files(bed.workdir, map(sites.keeper_directory, bed.hosts))

@@ -6,15 +6,16 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..core.documents import decoder
+from ..model.bed import BedSpec, Machine
 from ..model.event import Event
 from ..model.provider import Cursors
-from ..node.files import plain_files
-from ..node.oslayer import event_loop, inotify
+from ..node.oslayer import event_loop
+from ..system import inotify, plain_files
 from .bed_commands import BED
 
 #: The most bytes read from one file at once; the next poll reads the rest.
@@ -27,6 +28,9 @@ LONGEST_SCAN_S = 5.0
 UNWATCHED_S = 0.05
 #: Writers that serve runs and the bed.
 KEEPERS = ("keeper", "outside")
+EVENTS = "events.jsonl"
+#: What can be done to every node.
+CAPABILITIES = frozenset({"kill", "limit", "pause", "signal", "stop"})
 
 
 class Follower:
@@ -101,6 +105,59 @@ class Follower:
         for directory in self._directories:
             with contextlib.suppress(OSError):
                 yield from filter(_is_log, (f"{directory}/{name}" for name in os.listdir(directory)))
+
+
+class BoundProvider:
+    """A provider that is bound to a run of a bed, or to the bed, and reads the events of that."""
+
+    def __init__(self) -> None:
+        self._bed: BedSpec | None = None
+        self._run = BED
+        self._follower: Follower | None = None
+
+    def capabilities(self, host: str) -> frozenset[str]:
+        return CAPABILITIES
+
+    def machines(self, bed: BedSpec) -> Mapping[str, Machine]:
+        return {}
+
+    def _watch(self, bed: BedSpec, run: str) -> None:
+        """From now on mirror what other hosts write for the run."""
+
+    def _bind(self, bed: BedSpec, run: str, keepers: Iterable[str]) -> Cursors:
+        """Bind to a run. Events of the keepers are read from now on, the run's own files from their beginning.
+
+        Outside of runs the nodes' own files are read from now on. ``keepers``: their directories below that of the bed.
+        """
+        self._unbind()
+        self._bed, self._run = bed, run
+        workdir = Path(bed.workdir)
+        nodes = [workdir / "nodes" / node.name for node in bed.all_nodes]
+        logs = [path / EVENTS for path in (*map(workdir.joinpath, keepers), *(nodes if run == BED else ()))]
+        directories = [] if run == BED else [node / "runs" / run for node in nodes]
+        for directory in (*(log.parent for log in logs), *directories):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._watch(bed, run)
+        for log in logs:
+            log.touch(mode=0o600)
+        self._follower = Follower(workdir, run, directories, logs)
+        return {str(log.relative_to(workdir)): log.stat().st_size for log in logs}
+
+    def _unbind(self) -> None:
+        if self._follower:
+            self._follower.close()
+        self._follower, self._run = None, BED
+
+    @property
+    def _bound(self) -> BedSpec:
+        if self._bed is None:
+            raise RuntimeError("open() must be called first")
+        return self._bed
+
+    def poll(self, cursors: Cursors, timeout_s: float) -> tuple[Sequence[Event], Cursors]:
+        if self._follower is None:
+            raise RuntimeError("open() must be called before poll()")
+        return self._follower.poll(cursors, timeout_s)
 
 
 def _is_log(path: str) -> bool:

@@ -12,12 +12,14 @@ from ..model.bed import BedSpec
 from ..model.errors import InfrastructureError
 from ..model.event import Command, command
 from ..model.events import FaultAct, FaultHeal
-from ..node.files import inbox, label, plain_files
-from ..node.keeper import launch, lease_records
+from ..node.files import inbox, label
+from ..node.keeper import keeper_start, lease_records
+from ..system import plain_files
 from . import archive
 from .bed_commands import BED
 
-EVENTS = "events.jsonl"
+#: The directory of the external keeper below that of the bed.
+DIRECTORY = f"{label.OUTSIDE}/{label.KEEPER_DIR}"
 
 
 def is_for_external_keeper(order: Command) -> bool:
@@ -27,17 +29,15 @@ def is_for_external_keeper(order: Command) -> bool:
     return bool(order.data.act.outside)
 
 
-def log(bed: BedSpec) -> Path:
-    return _keeper(bed) / EVENTS
-
-
 def perform(bed: BedSpec, run: str, command: Command) -> None:
     """Send it a command; starts it first if necessary, which takes a fifth of a second."""
     for part in ("inbox", "done"):
         (_keeper(bed) / part).mkdir(mode=0o700, parents=True, exist_ok=True)
     path, digest = archive.write(Path(bed.workdir) / "agent")
     try:
-        launch.ensure_keeper(_directory(bed), bed.name, path, digest, sys.executable, ("--backend", label.OUTSIDE))
+        keeper_start.ensure_keeper(
+            _directory(bed), bed.name, path, digest, sys.executable, ("--backend", label.OUTSIDE)
+        )
     except RuntimeError as error:
         first, *rest = str(error).splitlines()
         raise InfrastructureError(f"bed {bed.name}: outside of its hosts {first}", *rest) from None
@@ -54,7 +54,7 @@ def end(bed: BedSpec) -> tuple[int, ...]:
     Raises InfrastructureError, and leaves it alive, if a fault cannot be healed.
     """
     _heal_all(bed)
-    pid = launch.end_keeper(_keeper(bed)) if label.lock_holder(_keeper(bed)) else 0
+    pid = keeper_start.end_keeper(_keeper(bed)) if label.lock_holder(_keeper(bed)) else 0
     shutil.rmtree(_directory(bed), ignore_errors=True)
     return (pid,) if pid else ()
 
@@ -95,4 +95,4 @@ def _directory(bed: BedSpec) -> Path:
 
 
 def _keeper(bed: BedSpec) -> Path:
-    return _directory(bed) / label.KEEPER_DIR
+    return Path(bed.workdir) / DIRECTORY

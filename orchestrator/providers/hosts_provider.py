@@ -12,21 +12,20 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..core.bed import observed_status
-from ..model.bed import BedSpec, BedStatus, HostSpec, Machine, NodeState, NodeStatus
+from ..model.bed import BedSpec, BedStatus, HostSpec, NodeState, NodeStatus
 from ..model.errors import KeeperGoneError
-from ..model.event import Command, Event
-from ..model.events import NodeKill
+from ..model.event import Command
+from ..model.events import KEEPER_COMMANDS, NodeKill
 from ..model.provider import Cursors, Fetched
-from ..node.files import inbox, label, plain_files
-from ..node.keeper import launch
+from ..node.files import inbox, label
+from ..node.keeper import keeper_start
+from ..system import plain_files
 from . import archive, bed_leftovers, external_keeper, host_problems, owners, sites
 from .bed_commands import BED
 from .bounded_threads import BoundedThreads
-from .event_reader import Follower
+from .event_reader import BoundProvider
 from .sites import Site
 
-CAPABILITIES = frozenset({"kill", "limit", "pause", "signal", "stop"})
-KEEPER_COMMANDS = ("node.apply", "node.kill", "fault.act", "fault.heal")
 #: Valid however late they arrive. A command that starts something must not arrive after its deadline.
 ENDS = ("node.kill", "gang.stop", "fault.heal")
 KEEPER_S, END_S, PAUSES_S = 30.0, 30.0, (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -38,7 +37,7 @@ SIGN_S = 2.0
 T = TypeVar("T")
 
 
-class HostsProvider:
+class HostsProvider(BoundProvider):
     """See model.provider.Provider. ``connect``: makes the site of a host; during a run, an unreachable host may come later.
 
     A kind of bed says what its nodes are by ``_host_status``, ``_prepare_host``, ``_end_host`` and ``_keeper``.
@@ -48,11 +47,9 @@ class HostsProvider:
     keeper_s = KEEPER_S
 
     def __init__(self, state: Path, connect: Callable[[BedSpec, HostSpec, bool], Site]) -> None:
+        super().__init__()
         self._state = state
         self._connect = connect
-        self._bed: BedSpec | None = None
-        self._run = BED
-        self._follower: Follower | None = None
         self._cursors: Cursors = {}
         self._links = sites.Sites()
         self._restarts = BoundedThreads("ccbed-restart")
@@ -69,12 +66,6 @@ class HostsProvider:
     def _engine_socket(self, host: HostSpec) -> str:
         """The socket of the engine whose containers are the nodes; empty if they are processes."""
         return ""
-
-    def capabilities(self, host: str) -> frozenset[str]:
-        return CAPABILITIES
-
-    def machines(self, bed: BedSpec) -> Mapping[str, Machine]:
-        return {}
 
     def observe(self, bed: BedSpec, *, memory: bool = True) -> BedStatus:
         """Memory is not measured while a run is open: it takes the kernel milliseconds per process.
@@ -189,31 +180,15 @@ class HostsProvider:
         return ended
 
     def open(self, bed: BedSpec, run: str) -> Cursors:
-        """Bind to a run. Events of the keepers are read from now on, the run's own files from their beginning.
-
-        Outside of runs the nodes' own files are read from now on.
-        """
         if self._follower and run != BED and (bed, run) == (self._bed, self._run):
             return self._cursors
-        self._stop_following()
-        self._bed, self._run = bed, run
-        workdir = Path(bed.workdir)
-        nodes = [workdir / "nodes" / node.name for node in bed.all_nodes]
-        keepers = [workdir / sites.keeper_directory(host) for host in bed.hosts]
-        logs = [
-            *(path / "events.jsonl" for path in (*keepers, *(nodes if run == BED else ()))),
-            external_keeper.log(bed),
-        ]
-        directories = [] if run == BED else [node / "runs" / run for node in nodes]
-        for directory in (*(log.parent for log in logs), *directories):
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        keepers = [*map(sites.keeper_directory, bed.hosts), external_keeper.DIRECTORY]
+        self._cursors = self._bind(bed, run, keepers)
+        return self._cursors
+
+    def _watch(self, bed: BedSpec, run: str) -> None:
         names = {host.name: [node.name for node in bed.all_nodes if node.host == host.name] for host in bed.hosts}
         self._on_all_hosts(bed, lambda host: self._site(bed, host).watch(run, names[host.name]))
-        for log in logs:
-            log.touch(mode=0o600)
-        self._follower = Follower(workdir, run, directories, logs)
-        self._cursors = {str(log.relative_to(workdir)): log.stat().st_size for log in logs}
-        return self._cursors
 
     def warm_up(self, bed: BedSpec) -> None:
         """Start to connect to the hosts in the background; the first use of a host waits for its connection.
@@ -229,14 +204,9 @@ class HostsProvider:
             archive.build()
 
     def close(self) -> None:
-        self._stop_following()
+        self._unbind()
         self._links.close()
-        self._connections, self._run = {}, BED
-
-    def _stop_following(self) -> None:
-        if self._follower:
-            self._follower.close()
-        self._follower = None
+        self._connections = {}
 
     def put(self, content: Mapping[str, bytes]) -> str:
         bed = self._bound
@@ -249,7 +219,7 @@ class HostsProvider:
             external_keeper.perform(bed, self._run, command)
             return
         host = self._host_of(command)
-        if command.f in KEEPER_COMMANDS:
+        if command.kind in KEEPER_COMMANDS:
             self._require_keeper_on(host)
         within_s = math.inf if command.f in ENDS else command.deadline_s
         self._site(bed, host).write(self._inbox_file(command), inbox.encode_command(self._run, command), within_s)
@@ -258,13 +228,13 @@ class HostsProvider:
         if external_keeper.is_for_external_keeper(command):
             return
         host = self._host_of(command)
-        if command.f in KEEPER_COMMANDS:
+        if command.kind in KEEPER_COMMANDS:
             self._require_keeper_on(host)
         if reason := self._site(self._bound, host).refusal(self._inbox_file(command)):
             raise OSError(f"host {host.name} did not take the command: {reason}")
 
     def _inbox_file(self, command: Command) -> str:
-        place = "keeper" if command.f in KEEPER_COMMANDS else f"nodes/{command.node}"
+        place = "keeper" if command.kind in KEEPER_COMMANDS else f"nodes/{command.node}"
         directory = self._bound.directory_on(self._host_of(command).name)
         return f"{directory}/{place}/inbox/{inbox.command_file_name(self._run, command.key)}"
 
@@ -272,17 +242,12 @@ class HostsProvider:
         """A dead keeper on this machine is noticed at once. Raises KeeperGoneError."""
         keeper = Path(self._bound.directory_on(host.name)) / label.KEEPER_DIR
         if host.connection == "local" and not label.lock_holder(keeper):
-            raise KeeperGoneError(launch.describe_loss(keeper))
+            raise KeeperGoneError(keeper_start.describe_loss(keeper))
 
     def _host_of(self, command: Command) -> HostSpec:
         bed = self._bound
         listed = command.data.host if command.kind is NodeKill else None
         return bed.host(listed or bed.node(str(command.node)).host)
-
-    def poll(self, cursors: Cursors, timeout_s: float) -> tuple[Sequence[Event], Cursors]:
-        if self._follower is None:
-            raise RuntimeError("open() must be called before poll()")
-        return self._follower.poll(cursors, timeout_s)
 
     def heartbeats(self) -> Mapping[str, tuple[str, int]]:
         self._restart_keepers(self._bound)
@@ -335,12 +300,6 @@ class HostsProvider:
                 self._site(bed, host).call("keeper", self.keeper_s, **self._keeper(bed, host), archive=path)
                 return
             time.sleep(pause_s)
-
-    @property
-    def _bound(self) -> BedSpec:
-        if self._bed is None:
-            raise RuntimeError("open() must be called first")
-        return self._bed
 
     def _site_of(self, node: str) -> Site:
         bed = self._bound

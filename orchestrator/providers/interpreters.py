@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 
+from ..model import requirements
 from ..model.bed import BedSpec
 from ..model.frozen import dataclass
 from ..model.requirements import HOST_PYTHON, HOST_TORCH, Requirement, version_text
@@ -86,16 +86,12 @@ def _problem(interpreter: Interpreter) -> str:
     oldest, newest_missing = version_text(HOST_PYTHON), f"{version_text(HOST_TORCH)} or newer is needed"
     if not interpreter.python:
         return interpreter.problem
-    if _numbers(interpreter.python) < HOST_PYTHON:
+    if requirements.version(interpreter.python) < HOST_PYTHON:
         return f"Python {interpreter.python} is too old: {oldest} or newer is needed"
     if not interpreter.torch:
         return f"torch is not installed there: {newest_missing}"
     if interpreter.problem:
         return f"torch cannot be imported there: {interpreter.problem[:300]}"
-    if _numbers(interpreter.torch) < HOST_TORCH:
+    if requirements.version(interpreter.torch) < HOST_TORCH:
         return f"torch {interpreter.torch} is too old: {newest_missing}"
     return ""
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])

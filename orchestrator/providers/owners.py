@@ -9,7 +9,7 @@ import socket
 from pathlib import Path
 
 from ..model.bed import BedSpec
-from ..node.files import plain_files
+from ..system import plain_files
 
 FILE = "owner"
 

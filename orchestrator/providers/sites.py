@@ -12,19 +12,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from ..model.bed import BedSpec, HostSpec
 from ..model.event import Command
 from ..model.provider import Fetched
 from ..node.files import inbox, label
-from ..node.files.plain_files import replace_file
-from . import files
+from ..system.plain_files import replace_file
+from . import node_files
 from .bed_commands import BED
 from .bounded_threads import BoundedThreads
-
-if TYPE_CHECKING:
-    import docker
 
 #: The limit for the first connection to a host that a run can do without.
 PATIENT_S = 2.0
@@ -72,9 +69,6 @@ class Site(Protocol):
     def fetch_all(self, node: str, wanted: Sequence[tuple[str, Path]], limit: int) -> list[Fetched]:
         """See model.provider.Provider."""
 
-    def client(self) -> docker.DockerClient | None:
-        """A client of the host's engine over the same connection; None if its socket is on this machine. Raises OSError."""
-
     def close(self) -> None: ...
 
 
@@ -91,9 +85,7 @@ class LocalSite:
         self._shared = Path(bed.shared_dir)
 
     def call(self, op: str, deadline_s: float = 10.0, **args: Any) -> Any:
-        from ..node.hostlink import host_operations
-
-        return within(deadline_s, op, lambda: host_operations.OPS[op](**args))
+        return call_here(op, deadline_s, **args)
 
     def write(self, path: str, content: bytes, within_s: float = math.inf) -> None:
         replace_file(Path(path), content)
@@ -102,7 +94,7 @@ class LocalSite:
         return ""
 
     def put(self, content: Mapping[str, bytes]) -> str:
-        return str(files.put_payload(self.root / "payloads", content))
+        return str(node_files.put_payload(self.root / "payloads", content))
 
     def watch(self, run: str, nodes: Sequence[str]) -> None:
         """Nothing to mirror: the files are on this machine."""
@@ -112,13 +104,10 @@ class LocalSite:
         return {name: beat for name, beat in beats.items() if beat}
 
     def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched:
-        return files.fetch([self.root / "nodes" / node, self._shared], path, to, limit)
+        return node_files.fetch([self.root / "nodes" / node, self._shared], path, to, limit)
 
     def fetch_all(self, node: str, wanted: Sequence[tuple[str, Path]], limit: int) -> list[Fetched]:
-        return files.fetch_each(self.fetch, node, wanted, limit)
-
-    def client(self) -> docker.DockerClient | None:
-        return None
+        return node_files.fetch_each(self.fetch, node, wanted, limit)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -139,6 +128,13 @@ def connect(bed: BedSpec, host: HostSpec, patient: bool = False) -> Site:
     site = RemoteSite(bed, host)
     site.open(PATIENT_S if patient else ssh_connection.CONNECT_S, patient=patient)
     return site
+
+
+def call_here(op: str, deadline_s: float = 10.0, **args: Any) -> Any:
+    """An operation on this machine. Raises TimeoutError, and what the operation raises."""
+    from ..node.hostlink import host_operations
+
+    return within(deadline_s, op, lambda: host_operations.OPS[op](**args))
 
 
 def within(deadline_s: float, name: str, work: Callable[[], Any]) -> Any:

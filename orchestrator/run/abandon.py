@@ -12,7 +12,7 @@ from ..model.events import RunEnd
 from ..model.launch import Request
 from ..model.plugin import Catalogue
 from ..model.provider import Provider
-from ..providers.files import node_limit
+from ..providers.node_files import node_limit
 from ..store import beds, bundle, paths, seal
 from ..store.journal import Journal, now
 from . import drive, judging, preparation

@@ -18,7 +18,7 @@ from ..model.frozen import dataclass, field
 from ..model.provider import FETCH_S, Fetched, count_waves
 from ..node.files import label
 from ..providers.bounded_threads import BoundedThreads
-from ..providers.files import NO_SPACE, node_limit
+from ..providers.node_files import NO_SPACE, node_limit
 from ..store import seal
 
 #: (path on the node, path below the node's directory of the bundle)

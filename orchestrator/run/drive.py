@@ -159,10 +159,10 @@ def _stop_gang_and_heal(
         return kind(*known.problems, hint=f"{first}run it again: {command}")
     with suppress(OSError):
         _record_cut(workdir, plan.run, directory)
-    from ..providers import heal
+    from ..providers import abandoned_run
 
     try:
-        mended = heal.mend(
+        mended = abandoned_run.mend(
             request.provider,
             request.bed,
             plan.run,

@@ -96,9 +96,9 @@ def _resume_unstarted(request: Request, plan: Plan, directory: Path) -> Result:
     twin_runs.resume(request, directory)
     if request.stop:
         return _finish(request, directory)
-    from ..providers import heal  # with 4 modules that a run from its beginning does not need
+    from ..providers import abandoned_run  # with 4 modules that a run from its beginning does not need
 
-    heal.mend(
+    abandoned_run.mend(
         request.provider, request.bed, plan.run, History(), tokens.token_hex(3),
         drained=selection.hosts_of(request.bed, plan.placement.drained),
     )  # fmt: skip

@@ -23,7 +23,8 @@ from ..model.plan import Plan
 from ..model.provider import Provider
 from ..model.trial import REPLACE, Trial
 from ..node.files import payloads
-from ..providers import files, preflight
+from ..providers import node_files as files
+from ..providers import preflight
 from ..store import beds, bundle, durable, inputs, paths, payload, secrets
 from . import drive, work_dirs
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -10,7 +9,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ..core.verdict import twin as twins
 from ..model import codec
@@ -346,7 +344,7 @@ def read_cached(state: Path, key: str, ranks: int) -> Twin | None:
 
 def write_cached(state: Path, twin: Twin) -> None:
     content = codec.plain(twin)
-    paths.write_json(_cache_file(state, twin.key), {"sha256": _checksum(content), "twin": content})
+    paths.write_json(_cache_file(state, twin.key), {"sha256": codec.digest(content), "twin": content})
 
 
 def _read_document(data: bytes, key: str, ranks: int) -> Twin:
@@ -355,17 +353,13 @@ def _read_document(data: bytes, key: str, ranks: int) -> Twin:
     content = document.get("twin")
     if content is None or "sha256" not in document:
         raise ValueError("it has no checksum")
-    if document["sha256"] != _checksum(content):
+    if document["sha256"] != codec.digest(content):
         raise ValueError("its content does not match its checksum")
     twin = codec.build(Twin, content)
     reason = twins.incomplete(twin, ranks) if twin.key == key else f"it is the reference run of key {twin.key}"
     if reason:
         raise ValueError(reason)
     return twin
-
-
-def _checksum(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _cache_file(state: Path, key: str) -> Path:

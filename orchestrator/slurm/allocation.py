@@ -27,8 +27,9 @@ from ..model import codec
 from ..model.bed import BedSpec
 from ..model.errors import CcbedError, InfrastructureError, UsageError
 from ..model.frozen import dataclass, field, replace
-from ..node.oslayer import host_facts, processes
+from ..node.oslayer import processes
 from ..providers import owners
+from ..system import host_facts, plain_files
 from . import cluster, job_state, slurm_commands
 from .job_state import Job, JobState
 from .slurm_commands import SlurmError
@@ -281,9 +282,7 @@ def _read_queued(listed: str) -> tuple[Job, ...]:
 
 def write(allocation: Allocation, workdir: Path) -> None:
     workdir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    part = workdir / f"{FILE}.part"
-    part.write_text(json.dumps(codec.plain(allocation)))
-    part.rename(workdir / FILE)
+    plain_files.write_json(workdir / FILE, codec.plain(allocation))
 
 
 def read(workdir: Path) -> Allocation | None:

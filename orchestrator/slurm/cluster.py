@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.inventory import variables
 from ..model.bed import NODE_FIELD, Host, Inventory, SlurmSpec
-from . import inventory as options
+from . import inventory_variables as options
 
 
 def problems(inventory: Inventory) -> Iterable[str]:

@@ -24,8 +24,8 @@ from typing import Any
 from ..model.bed import BedSpec, Machine
 from ..model.errors import CcbedError, InfrastructureError
 from ..model.frozen import dataclass, replace
-from ..node.files import plain_files
-from ..node.oslayer import host_facts, processes
+from ..node.oslayer import processes
+from ..system import host_facts, plain_files
 from . import slurm_commands
 from .allocation import SLURMD_PORT, Allocation
 
@@ -162,7 +162,7 @@ def end_reason(bed: BedSpec, allocation: Allocation, host: str) -> str:
 
 def explain(bed: BedSpec, host: str) -> str:
     """Why a step does not respond, from its own output and that of its srun; empty if there is none."""
-    texts = (_tail(log(bed, host)), _tail(_errors(bed, host)))
+    texts = (plain_files.tail_text(path, _TAIL) for path in (log(bed, host), _errors(bed, host)))
     lines = [[line for line in text.strip().splitlines() if _NOISE not in line][-3:] for text in texts]
     return " / ".join(line for part in lines for line in part)
 
@@ -266,13 +266,6 @@ def _answer(bed: BedSpec) -> Path:
 
 def _errors(bed: BedSpec, host: str) -> Path:
     return _records(bed) / f"{host}.srun"
-
-
-def _tail(path: Path) -> str:
-    try:
-        return plain_files.read_tail(path, _TAIL).decode(errors="replace")
-    except OSError:
-        return ""
 
 
 def slurm_node(allocation: Allocation, host: str) -> str:

@@ -1,4 +1,4 @@
-"""The Slurm job of a bed: held while `up` and `run` work, shown by `plan`, and rejected where a run does not fit into it."""
+"""The Slurm job of a bed: held for `up`, `run` or one command, shown by `plan`, and rejected where a run does not fit into it."""
 
 from __future__ import annotations
 
@@ -331,3 +331,38 @@ def _refuse_longer(bed: BedSpec, needed_s: float, need: str, hint: str) -> None:
             raise UsageError(f"{need}, and {limit}", hint=hint)
     elif present.ends_at is not None and needed_s > (left_s := max(0.0, present.ends_at - time.time())):
         raise UsageError(f"{need}, and job {present.job_id} of bed {bed.name} ends in {left_s:.0f} s", hint=hint)
+
+
+# --- a bed that lives as long as one command ---------------------------------------------------------------------------
+
+
+@contextmanager
+def of_command(
+    session: Session, bed: BedSpec, *, is_wanted: bool, quiet: bool = False, is_asked: bool = False
+) -> Iterator[None]:
+    """The bed goes down after the body if the body brings it up from its inventory, also without --ephemeral (``is_asked``).
+
+    A bed that `ccbed up` brought up stays. A job that a killed command left is used, and released. Raises InfrastructureError
+    with the job where that is not possible. A second Ctrl-C, or a signal after it, may interrupt `down`: then the job is
+    cancelled, which ends all that is left.
+    """
+    if not is_wanted:
+        yield
+        return
+    with bed_job.released(session, bed, quiet=quiet, give_up=cancel):
+        yield
+
+
+@contextmanager
+def of_resumed_run(session: Session, bed: BedSpec, *, quiet: bool, is_named: bool = False) -> Iterator[None]:
+    """As ``of_command``, for the run or night of an ephemeral bed whose command was killed. A kept bed stays.
+
+    ``is_named``: by its inventory, so that a job which the body submits is released too.
+    """
+    with of_command(session, bed, is_wanted=True, quiet=quiet):
+        if bed.slurm is not None:
+            session.job = replace(session.job, is_resumed=True)
+            with store.lock(session.state, bed.name):
+                take_over(session, bed)
+            session.job = replace(session.job, is_ephemeral=is_named or bed.name in session.obtained)
+        yield

@@ -19,8 +19,8 @@ from ..model.errors import CcbedError, InfrastructureError, KeeperGoneError, Unr
 from ..model.event import Command
 from ..model.events import FaultAct, FaultHeal
 from ..model.provider import Cursors
-from ..node.keeper import launch, process_status
-from ..providers import archive, bed_leftovers, external_keeper, files
+from ..node.keeper import keeper_start, process_status
+from ..providers import archive, bed_leftovers, external_keeper, node_files
 from ..providers.bed_commands import BED
 from ..providers.hosts_provider import HostsProvider
 from ..providers.ssh.connection_errors import HostError
@@ -52,7 +52,7 @@ class SlurmProvider(HostsProvider):
     """See HostsProvider. The job is that of the bed's record; ``prepare`` allocates one, ``retire`` releases it."""
 
     #: Each keeper imports torch, perhaps from a network file system.
-    keeper_s = launch.READY_S
+    keeper_s = keeper_start.READY_S
 
     def __init__(self, state: Path) -> None:
         super().__init__(state, self._connect_back)
@@ -236,7 +236,7 @@ class SlurmProvider(HostsProvider):
 
     def put(self, content: Mapping[str, bytes]) -> str:
         """The payload goes to the shared file system once."""
-        return str(files.put_payload(Path(self._bound.hostdir) / "payloads", content))
+        return str(node_files.put_payload(Path(self._bound.hostdir) / "payloads", content))
 
     def retire(self, bed: BedSpec) -> tuple[int, ...]:
         """End what the bed has on each node, then its steps and its job; verified. Raises InfrastructureError."""

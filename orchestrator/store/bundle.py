@@ -21,7 +21,7 @@ from ..model.plan import Plan, PlannedCheck
 from ..model.run import Run, Twin
 from ..model.trial import Trial
 from ..model.verdict import Verdict
-from ..node.files import plain_files
+from ..system import plain_files
 from . import durable, files, journal, paths, payload, seal
 
 INPUTS = "inputs"
@@ -187,9 +187,9 @@ def identity(directory: Path) -> dict[str, Any]:
         "format": read_format(directory),
         "trial": load_trial(directory).id,
         "twin": twin,
-        "plan": seal.digest(directory / PLAN),
+        "plan": plain_files.sha256(directory / PLAN),
         "inputs": plan.get("inputs", {}),
-        "documents": {name: seal.digest(directory / name) for name in names if (directory / name).exists()},
+        "documents": {name: plain_files.sha256(directory / name) for name in names if (directory / name).exists()},
         "code": payload.controller_digest(),
     }
 

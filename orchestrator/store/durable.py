@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ..model.frozen import dataclass
+from ..system import plain_files
 from . import paths
 
 
@@ -66,13 +66,4 @@ def perform_step(step: Step) -> None:
         case WriteFile():
             paths.write(step.path, step.content, durable=True)
         case SyncDirectory():
-            sync(step.path)
-
-
-def sync(path: Path) -> None:
-    """Force the content of a file, or the names in a directory, to the disk."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+            plain_files.sync(step.path)

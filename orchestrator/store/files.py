@@ -20,8 +20,9 @@ from ..model.events import NodeApplyDone, RunBegin
 from ..model.events.units import RANKS, STEPS, Seconds, Step, Whole
 from ..model.frozen import dataclass
 from ..model.run import ChunkRecord, StepRecord
+from ..system import plain_files
 from ..views import step_ranges
-from . import paths, seal
+from . import paths
 
 #: step, op, index, peer, chunk, bytes, start, end
 CHUNK_FORMAT = "<IHHHHQdd"
@@ -123,7 +124,7 @@ class BundleFiles:
 
     def sha256(self, path: str) -> str:
         file = paths.inside(self._root, path)
-        return seal.digest(file) if file.is_file() else ""
+        return plain_files.sha256(file) if file.is_file() else ""
 
     def event_lines(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Raises TornBundleError for a line that is no JSON object. A last line that was cut off by a kill is left out."""

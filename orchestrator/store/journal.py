@@ -17,7 +17,8 @@ from ..core.documents import decoder
 from ..model import codec, vaulted
 from ..model.errors import InfrastructureError
 from ..model.event import Clock, Event, History
-from . import durable, paths
+from ..system import plain_files
+from . import paths
 
 
 class JournalError(InfrastructureError):
@@ -46,7 +47,7 @@ class Journal:
                 self.events.append(event)
                 whole += length
             if not whole:
-                durable.sync(path.parent)
+                plain_files.sync(path.parent)
             self.torn_bytes = os.fstat(self._fd).st_size - whole
             if self.torn_bytes:
                 os.ftruncate(self._fd, whole)
@@ -157,7 +158,7 @@ def _whole(lines: Iterator[bytes]) -> Iterator[bytes]:
 @cache
 def boot() -> str:
     """The boot id of this machine: CLOCK_MONOTONIC can be compared within one boot only."""
-    from ..node.oslayer import host_facts
+    from ..system import host_facts
 
     return host_facts.boot_id()
 

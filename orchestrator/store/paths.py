@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from ..core.documents import decoder
 from ..model.errors import EXIT_UNKNOWN, CcbedError, UsageError
+from ..system import plain_files
 
 T = TypeVar("T")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
@@ -33,7 +34,7 @@ FILES = 200_000
 WORK, OUT, VIEW = "work", "out", "view"
 
 
-_TEMPORARY = re.compile(r"\..+\.\d+")
+_TEMPORARY = re.compile(r"\..+\.(?:\d+|[0-9a-f]{8})")
 
 
 class TornBundleError(CcbedError):
@@ -222,20 +223,7 @@ def write(file: Path, content: bytes, *, durable: bool = False) -> None:
     ``durable``: the content is on the disk before the file is renamed.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        temporary.touch(mode=0o600)
-        with temporary.open("wb") as target:
-            target.write(content)
-            if durable:
-                target.flush()
-                os.fsync(target.fileno())
-        temporary.replace(file)
-    except BaseException as error:
-        if isinstance(error, OSError):
-            error.filename = error.filename or str(file)  # a full disk names no file
-        temporary.unlink(missing_ok=True)
-        raise
+    plain_files.replace_file(file, content, durable=durable)
 
 
 def sweep(directory: Path) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from . import durable, paths
+from ..system import plain_files
+from . import paths
 
 MANIFEST = "manifest-sha256.txt"
 DERIVED = "derived-sha256.txt"
@@ -36,7 +36,7 @@ def seal(directory: Path, sign: Callable[[str], Mapping[str, str]] = lambda dige
     paths.sweep(directory)
     files = evidence(directory)
     with ThreadPoolExecutor(SYNCS, "ccbed-seal") as pool:
-        for _ in pool.map(durable.sync, (directory / path for path in files)):
+        for _ in pool.map(plain_files.sync, (directory / path for path in files)):
             pass
     manifest = listed(directory, files)
     signatures = sign(hashlib.sha256(manifest).hexdigest())
@@ -44,7 +44,7 @@ def seal(directory: Path, sign: Callable[[str], Mapping[str, str]] = lambda dige
         lines = "".join(f"{mac}  {keeper}\n" for keeper, mac in sorted(signatures.items()))
         paths.write(directory / KEEPERS_SIGNATURES, lines.encode())
     paths.write(directory / MANIFEST, manifest)
-    durable.sync(directory)
+    plain_files.sync(directory)
 
 
 def evidence(directory: Path) -> list[str]:
@@ -59,7 +59,7 @@ def write(directory: Path, manifest: str, files: Iterable[str]) -> None:
 
 def listed(directory: Path, files: Iterable[str]) -> bytes:
     """The lines of a manifest: SHA-256 and path of each of ``files``."""
-    return "".join(f"{digest(directory / path)}  {path}\n" for path in sorted(files)).encode()
+    return "".join(f"{plain_files.sha256(directory / path)}  {path}\n" for path in sorted(files)).encode()
 
 
 def verify(directory: Path) -> tuple[str, ...]:
@@ -102,7 +102,7 @@ def _compare(directory: Path, manifest: str, present: list[str]) -> tuple[str, .
         f"{directory / path}: listed in {manifest}, but missing" for path in wanted if path not in present_paths
     ]
     problems += [f"{directory / path}: not listed in {manifest}" for path in present if path not in wanted]
-    changed = (path for path in present if path in wanted and digest(directory / path) != wanted[path])
+    changed = (path for path in present if path in wanted and plain_files.sha256(directory / path) != wanted[path])
     return (*problems, *(f"{directory / path}: changed since {manifest} was written" for path in changed))
 
 
@@ -121,11 +121,4 @@ def read(directory: Path, manifest: str) -> dict[str, str]:
 def sums(directory: Path, below: str) -> dict[str, str]:
     """Path -> SHA-256 of every file of a bundle below a folder of it."""
     root = directory / below
-    return {f"{below}/{path}": digest(root / path) for path in paths.walk(root)} if root.is_dir() else {}
-
-
-def digest(file: Path) -> str:
-    """SHA-256 of a file, as hexadecimal digits."""
-    fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    with open(fd, "rb") as source:
-        return hashlib.file_digest(source, "sha256").hexdigest()
+    return {f"{below}/{path}": plain_files.sha256(root / path) for path in paths.walk(root)} if root.is_dir() else {}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ..model.frozen import asdict, dataclass, field
-from ..node.files import plain_files
+from ..system import plain_files
 from . import paths
 
 KEY = "redaction.key"

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..model.errors import UsageError
+from ..system import plain_files
 from . import paths, seal
 
 #: The namespace of the signature: a signature for another purpose is not valid for a bundle.
@@ -86,7 +87,7 @@ def _unsigned_manifest(directory: Path, keys: Iterable[bytes]) -> Iterator[str]:
         yield f"{directory / seal.MANIFEST}: no host agent has signed it: {file.name} is missing"
         return
     macs = [line.partition("  ")[0] for line in paths.text(directory, file.name).splitlines()]
-    text = f"manifest {seal.digest(directory / seal.MANIFEST)}".encode()
+    text = f"manifest {plain_files.sha256(directory / seal.MANIFEST)}".encode()
     due = [hmac.new(key, text, hashlib.sha256).hexdigest() for key in keys]
     if not any(hmac.compare_digest(mac.encode(), right.encode()) for mac in macs for right in due):
         reason = "files were changed after the run was closed, or the key is of another bed"

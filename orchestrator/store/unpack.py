@@ -8,7 +8,7 @@ import subprocess
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
@@ -129,17 +129,28 @@ def export(directory: Path, target: Path) -> int:
     if target.exists():
         raise UsageError(f"{target}: exists already", hint="ccbed bundle export RUN -o ANOTHER.tar.gz")
     listed = tuple(paths.walk(directory))
+    try:
+        pack(directory, listed, target, of_nobody=_anonymous)
+    except OSError as error:
+        raise UsageError(f"{target}: cannot be written: {error.strerror}") from None
+    return len(listed)
+
+
+def pack(
+    directory: Path,
+    listed: Iterable[str],
+    target: Path,
+    of_nobody: Callable[[tarfile.TarInfo], tarfile.TarInfo] | None = None,
+) -> None:
+    """Write files of a directory as ``target`` (.tar.gz), whole or not at all. ``of_nobody``: removes the owners. Raises OSError."""
     temporary = target.with_name(f".{target.name}.part")
     try:
         with tarfile.open(temporary, "w:gz", compresslevel=6) as archive:
             for path in listed:
-                archive.add(directory / path, arcname=f"{directory.name}/{path}", recursive=False, filter=_anonymous)
+                archive.add(directory / path, arcname=f"{directory.name}/{path}", recursive=False, filter=of_nobody)
         temporary.replace(target)
-    except OSError as error:
-        raise UsageError(f"{target}: cannot be written: {error.strerror}") from None
     finally:
         temporary.unlink(missing_ok=True)
-    return len(listed)
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -21,6 +21,7 @@ from orchestrator.model import codec
 from orchestrator.model.trial import Trial
 from orchestrator.store import seal
 from orchestrator.store.files import CHUNK_FORMAT
+from orchestrator.system import plain_files
 
 Json = Any
 KINDS = ("alter", "drop", "double", "reorder", "truncate")
@@ -271,9 +272,9 @@ class Forger:
         begin = lines[0]["value"]
         for name in begin["documents"]:
             if (self.directory / name).exists():
-                begin["documents"][name] = seal.digest(self.directory / name)
-        begin["plan"] = seal.digest(self.directory / "plan.json")
-        begin["inputs"] = {name: seal.digest(self.directory / "inputs" / name) for name in begin["inputs"]}
+                begin["documents"][name] = plain_files.sha256(self.directory / name)
+        begin["plan"] = plain_files.sha256(self.directory / "plan.json")
+        begin["inputs"] = {name: plain_files.sha256(self.directory / "inputs" / name) for name in begin["inputs"]}
         if self.edit.family == "trial" and self.edit.kind != "truncate":
             try:
                 begin["trial"] = codec.build(Trial, json.loads(self.path.read_bytes())).id
@@ -291,10 +292,10 @@ class Forger:
         elif self.edit.level == 3 and line["f"] in ("rank.start", "rank.finished"):
             for name in value.get("files", {}):
                 if self.path.name == name and f"-e{line['epoch']}/" in str(self.path):
-                    value["files"][name] = seal.digest(self.path)
+                    value["files"][name] = plain_files.sha256(self.path)
         elif self.edit.level == 3 and line["f"] == "gang.start" and self.edit.family == "systems":
             own = "system" in value and self.path.parent.name == line["node"]
-            value |= {"system": seal.digest(self.path)} if own else {}
+            value |= {"system": plain_files.sha256(self.path)} if own else {}
 
     def _another(self, value: Json, key: str, document: Json) -> Json:
         """Another value of the same kind."""

@@ -15,6 +15,7 @@ from orchestrator.core.verdict.twin import twin_key
 from orchestrator.model import codec
 from orchestrator.model.trial import Trial
 from orchestrator.store import bundle, seal
+from orchestrator.system import plain_files
 
 from . import forgery
 
@@ -61,7 +62,7 @@ def chained(lines: list[Json]) -> str:
 def _restate_documents(directory: Path) -> None:
     """The checksums of the inputs in the plan, and the key of the reference run."""
     plan = json.loads((directory / "plan.json").read_bytes())
-    inputs = {path: seal.digest(directory / "inputs" / path) for path in _inputs(directory)}
+    inputs = {path: plain_files.sha256(directory / "inputs" / path) for path in _inputs(directory)}
     if isinstance(plan, dict) and isinstance(plan.get("inputs"), dict) and plan["inputs"] != inputs:
         _write_json(directory / "plan.json", plan | {"inputs": inputs})
     with contextlib.suppress(Exception):
@@ -74,10 +75,10 @@ def _restate_documents(directory: Path) -> None:
 
 def _restate_begin(directory: Path, begin: Json) -> None:
     begin["documents"] = {
-        name: seal.digest(directory / name) for name in begin["documents"] if (directory / name).exists()
+        name: plain_files.sha256(directory / name) for name in begin["documents"] if (directory / name).exists()
     }
-    begin["plan"] = seal.digest(directory / "plan.json")
-    begin["inputs"] = {path: seal.digest(directory / "inputs" / path) for path in _inputs(directory)}
+    begin["plan"] = plain_files.sha256(directory / "plan.json")
+    begin["inputs"] = {path: plain_files.sha256(directory / "inputs" / path) for path in _inputs(directory)}
     with contextlib.suppress(Exception):
         begin["trial"] = _trial(directory).id
     about = json.loads((directory / "bundle.json").read_bytes())
@@ -94,14 +95,14 @@ def _restate_event(directory: Path, line: Json, begin: str) -> None:
     if line["f"] == "gang.start" and line["type"] in ("invoke", "ok"):
         system = directory / f"nodes/{node}/system.json"
         value |= {name: text for name, text in (("begin", begin),) if name in value}
-        value |= {"system": seal.digest(system)} if value.get("system") and system.is_file() else {}
+        value |= {"system": plain_files.sha256(system)} if value.get("system") and system.is_file() else {}
     if line["f"] in ("rank.start", "rank.finished"):
         for name in value.get("files") or {}:
             for file in directory.glob(f"nodes/{node}/*-e{line['epoch']}/{name}"):
-                value["files"][name] = seal.digest(file)
+                value["files"][name] = plain_files.sha256(file)
         for name in value.get("records") or {}:
             for file in directory.glob(f"nodes/{node}/*-e{line['epoch']}/{name}"):
-                value["records"][name] = {"bytes": file.stat().st_size, "sha256": seal.digest(file)}
+                value["records"][name] = {"bytes": file.stat().st_size, "sha256": plain_files.sha256(file)}
 
 
 def _restate_copies(file: Path, changed: dict[tuple[Any, ...], Json], dice: random.Random) -> None:

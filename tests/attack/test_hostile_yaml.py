@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.core.spec import source_positions
 from orchestrator.model.errors import UsageError
-from orchestrator.prepare import ansible_listing, inventory
+from orchestrator.prepare import ansible_listing, read_inventory
 from orchestrator.prepare.vault import Vault
 
 pytestmark = pytest.mark.attack
@@ -83,7 +83,7 @@ def test_ansible_never_loads_an_inventory_beyond_the_limits(
     target = tmp_path / folder / (f"all{Path(name).suffix}".removesuffix(".ini") if folder else name)
     target.write_text(LAUGHS)
     with pytest.raises(UsageError, match="aliases stand for more than 10,000 values"):
-        inventory.read(tmp_path, Vault())
+        read_inventory.read(tmp_path, Vault())
 
 
 def test_a_large_inventory_never_reaches_ansible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,4 +91,4 @@ def test_a_large_inventory_never_reaches_ansible(tmp_path: Path, monkeypatch: py
     with (tmp_path / "hosts").open("wb") as file:
         file.truncate(3 * 1024**3)
     with pytest.raises(UsageError, match="larger than the 16,777,216 bytes that are read"):
-        inventory.read(tmp_path / "hosts", Vault())
+        read_inventory.read(tmp_path / "hosts", Vault())

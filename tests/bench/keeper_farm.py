@@ -24,9 +24,9 @@ from orchestrator.node import __main__ as node_main
 from orchestrator.node import warm_up
 from orchestrator.node.hostlink import host_operations, link_server, reverse_link
 from orchestrator.node.hostlink.tls_stream import client_context
-from orchestrator.node.keeper import keeper, launch
+from orchestrator.node.keeper import keeper, keeper_start
 from orchestrator.node.oslayer import forks, processes
-from orchestrator.providers.ssh.requests import Link
+from orchestrator.providers.ssh.host_requests import Link
 
 from ..unit.piped import serving
 
@@ -106,7 +106,7 @@ class _Programs:
 def main() -> None:
     about = json.loads(sys.stdin.readline())
     warm_up.import_modules = lambda: None
-    vars(launch)["subprocess"] = _Programs
+    vars(keeper_start)["subprocess"] = _Programs
     for module in (reverse_link, link_server, keeper):
         vars(module)["POLL_S"] = POLL_S
     vars(reverse_link)["CONNECT_S"] = CONNECT_S

@@ -12,8 +12,9 @@ import pytest
 
 from orchestrator.collectives import views as collectives
 from orchestrator.collectives.views import directions as link_directions
-from orchestrator.node.files import label, plain_files
+from orchestrator.node.files import label
 from orchestrator.store import bundle
+from orchestrator.system import plain_files
 
 from .test_collectives import Fabric
 

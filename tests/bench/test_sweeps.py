@@ -19,7 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node.files import label, plain_files
+from orchestrator.node.files import label
+from orchestrator.system import plain_files
 
 from . import table
 from .bed import load

@@ -26,16 +26,14 @@ from orchestrator.model.act import (
 from orchestrator.model.bed import HostSpec
 from orchestrator.model.plugin import Plugin
 from orchestrator.node.keeper import host_primitives, node_primitives
-from orchestrator.providers.docker import docker_provider
-from orchestrator.providers.process import process_provider
+from orchestrator.providers import event_reader
 
 from ..unit.catalogue import CATALOGUE
 
 FAULTS = [pytest.param(plugin, id=name) for name, plugin in CATALOGUE.faults.items()]
 #: All that a provider, or a variable of the inventory, offers.
 CAPABILITIES = sorted(
-    process_provider.CAPABILITIES
-    | docker_provider.CAPABILITIES
+    event_reader.CAPABILITIES
     | set(planned_acts._CAPABILITY_VARIABLES)
     | {"own-link"}
 )  # fmt: skip

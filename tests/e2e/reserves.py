@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from orchestrator.node.files import label, plain_files
+from orchestrator.node.files import label
 from orchestrator.node.oslayer import processes
+from orchestrator.system import plain_files
 
 
 def reserves(workdir: str | Path, *nodes: str) -> set[int]:

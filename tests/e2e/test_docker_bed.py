@@ -19,11 +19,12 @@ from orchestrator import plugins
 from orchestrator.model.errors import Interrupted
 from orchestrator.model.launch import Request
 from orchestrator.model.trial import FaultPlan, Trial, World
-from orchestrator.node.files import label, plain_files
+from orchestrator.node.files import label
 from orchestrator.node.oslayer import processes
 from orchestrator.providers.docker.docker_provider import DockerProvider
 from orchestrator.run import lifecycle
 from orchestrator.store import beds, bundle
+from orchestrator.system import plain_files
 
 from . import trials
 from .conftest import ROOT, Bed, ccbed, ran

@@ -25,12 +25,13 @@ from orchestrator.core.bed import links
 from orchestrator.model import codec, events
 from orchestrator.model.event import Command
 from orchestrator.model.trial import FaultPlan, Recovery, Trial, Trigger, World
-from orchestrator.node.files import label, plain_files
+from orchestrator.node.files import label
 from orchestrator.node.oslayer import processes
 from orchestrator.providers import bed_commands
-from orchestrator.providers.process import fabric
+from orchestrator.providers.process import fabric_checks
 from orchestrator.providers.process.process_provider import ProcessProvider
 from orchestrator.store import beds
+from orchestrator.system import plain_files
 
 from . import trials
 from .conftest import ROOT, Bed, ccbed
@@ -90,7 +91,7 @@ for _ in range({MEASUREMENTS}):
 
 
 def _lacking() -> str:
-    return "; ".join(lack.text for lack in fabric.lacking(links.parse({"rate": "1gbit"})))
+    return "; ".join(lack.text for lack in fabric_checks.lacking(links.parse({"rate": "1gbit"})))
 
 
 @pytest.fixture(scope="module")
@@ -392,7 +393,7 @@ def test_delay_is_there_or_refused_by_name_before_anything_is_made(tmp_path: Pat
         pytest.skip(f"no emulated fabric here: {lacking}")
     file, state = changed(tmp_path, "{rate: 1gbit, delay: 20ms}"), tmp_path / "state"
     code, output = ccbed(state, "up", str(file))
-    if fabric.lacking(links.parse({"delay": "20ms"})):
+    if fabric_checks.lacking(links.parse({"delay": "20ms"})):
         wanted = r"fabric.yml:\d+: ccbed_link: kernel \S+ has no netem \(delay and loss\)"
         assert code == 4 and re.search(wanted, output), output
         assert not (state / "beds" / "fabric").exists() and not (state / "beds" / "fabric.json").exists()

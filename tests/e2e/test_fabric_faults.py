@@ -17,7 +17,7 @@ from orchestrator.model.trial import FaultPlan, Trigger
 from orchestrator.node.files import label
 from orchestrator.node.keeper import fabric as keeper_fabric
 from orchestrator.node.oslayer import processes
-from orchestrator.providers.process import fabric
+from orchestrator.providers.process import fabric_checks
 from orchestrator.store import beds
 
 from . import trials
@@ -30,7 +30,7 @@ INVENTORY = str(ROOT / "inventories/fabric.yml")
 
 @contextmanager
 def _up(state: Path, runs: Path) -> Iterator[Bed]:
-    if lacking := "; ".join(lack.text for lack in fabric.lacking(links.parse({"rate": "1gbit"}))):
+    if lacking := "; ".join(lack.text for lack in fabric_checks.lacking(links.parse({"rate": "1gbit"}))):
         pytest.skip(f"no emulated fabric here: {lacking}")
     code, output = ccbed(state, "up", INVENTORY)
     assert code == 0, output

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.model.event import Event
 from orchestrator.model.trial import CheckSpec, World
-from orchestrator.providers import files
+from orchestrator.providers import node_files
 from orchestrator.providers.process.process_provider import ProcessProvider
 
 from . import trials
@@ -44,7 +44,7 @@ def test_every_node_tells_in_the_bundle_what_it_runs_on(bed: Bed) -> None:
     assert all(facts["node"] == name and facts["torch"] and facts["cpu"] for name, facts in system_facts.items())
     provider = ProcessProvider(bed.state)
     provider.open(bed.spec, "bed")
-    assert files.read_systems(provider, system_facts) == system_facts
+    assert node_files.read_systems(provider, system_facts) == system_facts
     provider.close()
 
 

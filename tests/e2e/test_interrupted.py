@@ -20,10 +20,11 @@ from orchestrator import plugins
 from orchestrator.model.errors import Interrupted
 from orchestrator.model.event import Event
 from orchestrator.model.trial import World
-from orchestrator.node.files import label, plain_files
+from orchestrator.node.files import label
 from orchestrator.node.oslayer import processes
 from orchestrator.run import lifecycle
 from orchestrator.store import beds
+from orchestrator.system import plain_files
 
 from . import trials
 from .conftest import ROOT, Bed, ccbed, ran

@@ -23,8 +23,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node.oslayer import inotify
 from orchestrator.store import bundle
+from orchestrator.system import inotify
 
 from ..attack import scale
 from . import trials

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from orchestrator.node.oslayer import processes
-from orchestrator.providers.docker import engine_over_ssh, engines
-from orchestrator.providers.ssh import ssh_connection
+from orchestrator.providers.docker import engines
+from orchestrator.providers.ssh.remote_host import RemoteSite
 
 from . import rootless_podman, sshd
 from .rootless_podman import Podman
@@ -167,11 +167,10 @@ def test_a_host_behind_ssh_may_have_podman_without_docker(service: tuple[Podman,
         (programs / name).symlink_to(str(shutil.which(name)))
     with sshd.running(tmp_path / "sshd", f"SetEnv PATH={programs}") as server:
         host = replace(server.host(), engine=str(podman.socket))
-        connection = ssh_connection.connect(host)
-        engine = engines.Engine(host, engine_over_ssh.client(lambda: connection, host))
-        known = engine.identify()
-        engine.close()
-        connection.close()
+        site = RemoteSite(sshd.bed(tmp_path, host), host)
+        site.open(60)
+        known = engines.Engine(host, site.call).identify()
+        site.close()
     assert (known.is_podman, known.is_rootless) == (True, True)
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from orchestrator.model.bed import HostSpec
 from orchestrator.prepare import playbook_runs
+from orchestrator.providers import sites
 from orchestrator.providers.docker import engines
 
 from . import registry
@@ -47,11 +48,7 @@ class Shelf:
             self.engine.images.remove(image, force=True)
 
     def pull(self, image: str) -> None:
-        engine = engines.Engine(HostSpec(name="localhost"))
-        try:
-            engine.pull(image)
-        finally:
-            engine.close()
+        engines.Engine(HostSpec(name="localhost"), sites.call_here).pull(image)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from orchestrator.model.payload import Payload
 from orchestrator.node.keeper import fault_lifecycle, node_primitives
 from orchestrator.node.keeper.fault_lifecycle import FaultLifecycle
 from orchestrator.node.keeper.lease_records import Lease, Leases
-from orchestrator.node.oslayer.event_loop import Loop
+from orchestrator.node.oslayer.event_loop import Loop, Steps
 from orchestrator.node.oslayer.processes import Process
 
 ON, OFF = (Primitive(kind="pause", args={"state": state}) for state in ("on", "off"))
@@ -28,6 +28,11 @@ LIMIT_S = 0.05
 PAUSE = Act(
     inject=(ON,), verify=(ON,), heal=(OFF,), verify_heal=(OFF,), lease_s=60.0, safety="container", limit_s=LIMIT_S
 )
+
+
+def results_of(task: Steps[Any], results: list[Any]) -> Steps[None]:
+    """Append what a task returns."""
+    results.append((yield from task))
 
 
 class Node:

@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.node.hostlink.link_server import LinkServer
 from orchestrator.node.hostlink.request_handler import Operations
-from orchestrator.providers.ssh.requests import Link
+from orchestrator.providers.ssh.host_requests import Link
 
 
 class Pipes:

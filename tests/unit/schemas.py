@@ -14,7 +14,7 @@ from orchestrator.model.act import SAFETY_ORDER
 from orchestrator.model.plugin import Catalogue
 from orchestrator.model.trial import ACCEPTABLE, NOTHING, PHASES, POLICIES, RUNGS, THEIRS, Liveness, Trial, World
 from orchestrator.nightly import parse_suite, selector
-from orchestrator.slurm import inventory as slurm_options
+from orchestrator.slurm import inventory_variables as slurm_options
 
 Schema = dict[str, Any]
 

@@ -15,7 +15,7 @@ import pytest
 from orchestrator.model import codec, gang
 from orchestrator.model.event import Command
 from orchestrator.model.events.commands import CheckpointScanDone, GangStopDone
-from orchestrator.node.agent import agent, checkpoints
+from orchestrator.node.agent import agent, checkpoint_scan
 from orchestrator.node.files.inbox import Item
 
 LABEL = {"node": "n0", "incarnation": "i"}
@@ -31,7 +31,7 @@ class _Node:
         self.agent = agent.Agent(directory / "node", LABEL)
         self.answers: list[tuple[str, Mapping[str, Any]]] = []
         monkeypatch.setattr(
-            self.agent, "_respond", lambda item, kind, payload: self.answers.append((kind, codec.plain(payload)))
+            self.agent, "_finish", lambda item, kind, payload, _: self.answers.append((kind, codec.plain(payload)))
         )
 
     def send(self, f: str, epoch: int = 1, **value: Any) -> None:
@@ -106,8 +106,8 @@ def test_a_file_that_is_unreadable_for_a_moment_is_not_skipped_behind_a_late_fen
         return CheckpointScanDone(newest=None, skipped=())
 
     monkeypatch.setattr(agent, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    monkeypatch.setattr(checkpoints, "require_fence", require_fence)
-    monkeypatch.setattr(checkpoints, "find_newest", find_newest)
+    monkeypatch.setattr(checkpoint_scan, "require_fence", require_fence)
+    monkeypatch.setattr(checkpoint_scan, "find_newest", find_newest)
     node.send("checkpoint.scan")
     node.turn()
     assert [kind for kind, _ in node.answers] == ["ok"]
@@ -154,7 +154,7 @@ def _start_while_the_share_is_away(node: _Node, monkeypatch: pytest.MonkeyPatch,
         interface="lo",
     )  # fmt: skip
     node.share.rename(node.away)
-    monkeypatch.setattr(checkpoints, "read_fence", lambda directory: int(directory.stat().st_size < 0))
+    monkeypatch.setattr(checkpoint_scan, "read_fence", lambda directory: int(directory.stat().st_size < 0))
     command = Command(f="gang.start", key="s", epoch=epoch, value=codec.plain(spec))
     node.agent._handle(Item(name="s.json", run="r", command=command))
     assert (started, node.answers) == ([], [])

@@ -18,9 +18,10 @@ from orchestrator.app import announcement
 from orchestrator.app.announcement import Announcement, Shell
 from orchestrator.model.errors import UsageError
 from orchestrator.model.launch import Request, Result
-from orchestrator.node.oslayer import host_facts, processes
+from orchestrator.node.oslayer import processes
 from orchestrator.store import beds as store
 from orchestrator.store import bundle
+from orchestrator.system import host_facts
 
 from . import beds as beds_of_tests
 from .nightly.run_archive import Archive

@@ -20,7 +20,7 @@ from orchestrator.model.errors import UsageError
 from orchestrator.model.requirements import CPU_IMAGE
 from orchestrator.providers.docker import docker_provider, engines
 from orchestrator.slurm import allocation, job_steps
-from orchestrator.slurm import inventory as slurm_options
+from orchestrator.slurm import inventory_variables as slurm_options
 
 from . import beds
 from .test_cli import Desk

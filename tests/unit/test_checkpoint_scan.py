@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.model import codec, manifest
-from orchestrator.node.agent import checkpoints
-from orchestrator.node.files import plain_files
+from orchestrator.node.agent import checkpoint_scan
+from orchestrator.system import plain_files
 
 
 def _commit(directory: Path, epoch: int, step: int, content: bytes = b"weights") -> str:
@@ -49,14 +49,14 @@ def _edit(path: Path, **values: object) -> None:
 
 
 def _newest(directory: Path, lineage: list[tuple[int, int]]) -> str | None:
-    scan = codec.plain(checkpoints.find_newest(directory, lineage))["newest"]
+    scan = codec.plain(checkpoint_scan.find_newest(directory, lineage))["newest"]
     return str(scan["name"]) if scan else None
 
 
 def test_the_newest_by_number_is_chosen_not_by_name(tmp_path: Path) -> None:
     for step in (5, 10, 100, 25):
         _commit(tmp_path, 0, step)
-    scan = codec.plain(checkpoints.find_newest(tmp_path, [(0, 0)]))
+    scan = codec.plain(checkpoint_scan.find_newest(tmp_path, [(0, 0)]))
     assert scan["newest"] == {
         "name": "e0-s100",
         "file": "e0-s100.pt",
@@ -96,7 +96,7 @@ def test_a_damaged_one_is_skipped_with_the_reason(tmp_path: Path, damage: object
         _commit(tmp_path, 0, step)
     assert callable(damage)
     damage(tmp_path)
-    scan = codec.plain(checkpoints.find_newest(tmp_path, [(0, 0)]))
+    scan = codec.plain(checkpoint_scan.find_newest(tmp_path, [(0, 0)]))
     assert scan["newest"]["name"] in ("e0-s10", "e0-s5")
     assert scan["skipped"][0]["name"] == "e0-s20" and reason in scan["skipped"][0]["reason"]
 
@@ -104,7 +104,7 @@ def test_a_damaged_one_is_skipped_with_the_reason(tmp_path: Path, damage: object
 def test_a_directory_of_every_ranks_file_is_told_as_one(tmp_path: Path) -> None:
     _commit_shards(tmp_path, 5)
     _commit_shards(tmp_path, 10)
-    scan = codec.plain(checkpoints.find_newest(tmp_path, []))
+    scan = codec.plain(checkpoint_scan.find_newest(tmp_path, []))
     assert (scan["newest"]["name"], scan["newest"]["file"], scan["skipped"]) == ("e0-s10", "e0-s10", [])
     assert scan["newest"]["sha256"] == json.loads((tmp_path / "e0-s10.json").read_text())["sha256"]
 
@@ -142,7 +142,7 @@ def test_one_damaged_shard_and_the_checkpoint_before_is_taken(tmp_path: Path, da
         _commit_shards(tmp_path, step)
     assert callable(damage)
     damage(tmp_path)
-    scan = codec.plain(checkpoints.find_newest(tmp_path, [(0, 0)]))
+    scan = codec.plain(checkpoint_scan.find_newest(tmp_path, [(0, 0)]))
     assert scan["newest"]["name"] == "e0-s5"
     assert [checkpoint["name"] for checkpoint in scan["skipped"]] == ["e0-s10"]
     assert reason in scan["skipped"][0]["reason"]
@@ -152,7 +152,7 @@ def test_a_directory_that_ranks_were_writing_when_they_were_killed_is_half_writt
     _commit_shards(tmp_path, 5)
     (tmp_path / ".e0-s10.tmp").mkdir()
     (tmp_path / ".e0-s10.tmp" / "__0_0.distcp").write_bytes(b"wei")
-    scan = codec.plain(checkpoints.find_newest(tmp_path, [(0, 0)]))
+    scan = codec.plain(checkpoint_scan.find_newest(tmp_path, [(0, 0)]))
     assert scan["newest"]["name"] == "e0-s5"
     assert scan["skipped"] == [{"name": "e0-s10", "reason": "half-written: no e0-s10.json"}]
 
@@ -161,18 +161,18 @@ def test_a_temporary_file_of_a_killed_commit_is_a_half_written_checkpoint(tmp_pa
     _commit(tmp_path, 0, 5)
     (tmp_path / ".e0-s10.pt.123").write_bytes(b"wei")
     (tmp_path / "fence.json").write_text("{}")
-    scan = codec.plain(checkpoints.find_newest(tmp_path, [(0, 0)]))
+    scan = codec.plain(checkpoint_scan.find_newest(tmp_path, [(0, 0)]))
     assert scan["newest"]["name"] == "e0-s5" and [checkpoint["name"] for checkpoint in scan["skipped"]] == ["e0-s10"]
 
 
 def test_without_any_there_is_none(tmp_path: Path) -> None:
-    assert codec.plain(checkpoints.find_newest(tmp_path, [])) == {"newest": None, "skipped": []}
+    assert codec.plain(checkpoint_scan.find_newest(tmp_path, [])) == {"newest": None, "skipped": []}
 
 
 def test_a_directory_that_is_away_holds_no_fewer_checkpoints_than_before(tmp_path: Path) -> None:
     """To begin at step 0 then would lose everything that was committed."""
     with pytest.raises(FileNotFoundError):
-        checkpoints.find_newest(tmp_path / "absent", [])
+        checkpoint_scan.find_newest(tmp_path / "absent", [])
 
 
 def test_a_share_that_goes_away_during_the_scan_damages_nothing(
@@ -188,7 +188,7 @@ def test_a_share_that_goes_away_during_the_scan_damages_nothing(
 
     monkeypatch.setattr(plain_files, "read_file", away)
     with pytest.raises(FileNotFoundError):
-        checkpoints.find_newest(shared, [])
+        checkpoint_scan.find_newest(shared, [])
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
@@ -206,28 +206,28 @@ def test_a_file_that_cannot_be_read_is_damaged_only_at_the_last_attempt(
 
     monkeypatch.setattr(plain_files, "read_file", failing)
     with pytest.raises(OSError, match=os.strerror(number)):
-        checkpoints.find_newest(tmp_path, [], unreadable_is_damaged=False)
-    result = codec.plain(checkpoints.find_newest(tmp_path, []))
+        checkpoint_scan.find_newest(tmp_path, [], unreadable_is_damaged=False)
+    result = codec.plain(checkpoint_scan.find_newest(tmp_path, []))
     assert result["newest"]["name"] == "e0-s5" and "not readable" in result["skipped"][0]["reason"]
 
 
 def test_only_a_fresh_run_makes_its_directory(tmp_path: Path) -> None:
     """Under a mount point whose share is away a new directory would be on this machine's own disk."""
     with pytest.raises(FileNotFoundError):
-        checkpoints.write_fence(tmp_path / "c", 1, fresh=False)
+        checkpoint_scan.write_fence(tmp_path / "c", 1, fresh=False)
     assert not (tmp_path / "c").exists()
 
 
 def test_the_heart_beats_while_large_files_are_read(tmp_path: Path) -> None:
     _commit(tmp_path, 0, 5, bytes(20 << 20))
     beats: list[int] = []
-    checkpoints.find_newest(tmp_path, [], lambda: beats.append(1))
+    checkpoint_scan.find_newest(tmp_path, [], lambda: beats.append(1))
     assert len(beats) == 3
 
 
 def test_a_fence_only_moves_forward(tmp_path: Path) -> None:
     for epoch in (0, 2, 2):
-        checkpoints.write_fence(tmp_path / "c", epoch)
+        checkpoint_scan.write_fence(tmp_path / "c", epoch)
     with pytest.raises(ValueError, match="at epoch 2"):
-        checkpoints.write_fence(tmp_path / "c", 1)
-    assert json.loads((tmp_path / "c" / checkpoints.FENCE).read_text()) == {"epoch": 2}
+        checkpoint_scan.write_fence(tmp_path / "c", 1)
+    assert json.loads((tmp_path / "c" / manifest.FENCE).read_text()) == {"epoch": 2}

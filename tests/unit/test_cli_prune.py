@@ -20,9 +20,9 @@ def test_prune_removes_what_is_old_and_a_dry_run_only_says_so(ccbed: Desk) -> No
     ccbed("up", "local.yml")
     ccbed.bed.left = [LEFT, {**LEFT, "name": "r2", "age_s": 60.0}]
     assert ccbed("status") == 0
-    assert "leftovers 2 of ended runs, 6.0 GiB     see: ccbed prune --dry-run" in ccbed.out
+    assert "leftovers 2 of ended runs, 6 GiB     see: ccbed prune --dry-run" in ccbed.out
     assert ccbed("prune", "--dry-run") == 0
-    assert "1 leftovers, 3.0 GiB, would be removed; 1, 3.0 GiB, kept" in ccbed.out
+    assert "1 leftovers, 3 GiB, would be removed; 1, 3 GiB, kept" in ccbed.out
     rows = [line.split() for line in ccbed.out.splitlines() if line.startswith("  run ")]
     assert [(row[1], " ".join(row[7:])) for row in rows] == [("r1", "older than 7 d"), ("r2", "kept")]
     assert "remove run r1" not in ccbed.bed.commands
@@ -51,7 +51,7 @@ def test_up_prunes_by_the_stated_limits(ccbed: Desk) -> None:
     ccbed("up", "local.yml")
     ccbed.bed.left = [LEFT]
     ccbed("up", "local.yml")
-    assert "pruned 1 leftovers of ended runs, 3.0 GiB" in ccbed.out
+    assert "pruned 1 leftovers of ended runs, 3 GiB" in ccbed.out
     assert "remove run r1" in ccbed.bed.commands
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.model.event import Clock, Event, Source
 from orchestrator.model.provider import AT_ONCE, Fetched
-from orchestrator.providers import files
+from orchestrator.providers import node_files
 from orchestrator.run import collect
 
 ENTRIES = (("agent.log", "agent.log"), ("runs/r", ""))
@@ -41,10 +41,10 @@ class Nodes:
             self.slow[node].wait(10)
         if node in self.dead:
             raise OSError(errno.EHOSTUNREACH, f"host of {node} does not answer")
-        return files.fetch([self.root / node], path, to, limit)
+        return node_files.fetch([self.root / node], path, to, limit)
 
     def fetch_all(self, node: str, wanted: Sequence[tuple[str, Path]], limit: int) -> list[Fetched]:
-        return files.fetch_each(self.fetch, node, wanted, limit)
+        return node_files.fetch_each(self.fetch, node, wanted, limit)
 
 
 @pytest.fixture

@@ -140,7 +140,7 @@ GPU = {"devices": [{"index": "0", "uuid": "GPU-1", "name": "H200", "driver_versi
         ({"workdir.owner": 0}, "fail directory: /var/lib/ccbed/lab does not belong to ops; sudo chown -R ops /var/lib/ccbed/lab"),
         ({"workdir.there": False, "workdir.writable": False}, "warn directory: ops cannot write /var/lib/ccbed/lab; `ccbed up`"),
         ({"workdir.free": 1024**2}, "fail disk: 1 MiB free for /var/lib/ccbed/lab, 256 MiB needed; free space"),
-        ({"shm.free": 0}, "fail shm: 0 MiB free in /dev/shm, 64 MiB needed; free space in /dev/shm"),
+        ({"shm.free": 0}, "fail shm: 0 B free in /dev/shm, 64 MiB needed; free space in /dev/shm"),
         ({"synchronised": False}, "warn time: the clock is not synchronised; start chrony"),
     ],
 )  # fmt: skip

@@ -16,7 +16,7 @@ from orchestrator.model.launch import Request
 from orchestrator.model.plan import Placement, Plan
 from orchestrator.model.provider import Cursors
 from orchestrator.plugins import discover
-from orchestrator.providers import bed_commands, heal
+from orchestrator.providers import abandoned_run, bed_commands
 from orchestrator.providers.process.process_provider import ProcessProvider
 from orchestrator.run import drive, lifecycle, twin_runs
 from orchestrator.store import beds as bedfiles
@@ -93,7 +93,7 @@ def test_a_run_that_did_not_begin_is_resumed_after_its_drained_node_left_the_bed
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mended: list[set[str]] = []
-    monkeypatch.setattr(heal, "mend", lambda *_, drained: mended.append(drained))
+    monkeypatch.setattr(abandoned_run, "mend", lambda *_, drained: mended.append(drained))
     monkeypatch.setattr(twin_runs, "resume", lambda *_: None)
     monkeypatch.setattr(lifecycle, "_start", lambda *_, fresh: None)
     bed, reason = beds.local(), "is on a host that is drained"

@@ -11,6 +11,7 @@ import pytest
 from orchestrator.model.errors import UsageError
 from orchestrator.model.trial import Trial
 from orchestrator.store import beds, bundle, durable, paths, seal
+from orchestrator.system import plain_files
 
 TRIAL = Trial(name="dp-ring", workload="train-dp")
 DOCUMENTS = {bundle.TRIAL: TRIAL, bundle.PLAN: {"run": "r"}, bundle.BUNDLE: {"format": 2}}
@@ -103,7 +104,7 @@ def test_all_evidence_is_on_the_disk_before_its_seal(tmp_path: Path, monkeypatch
         synced.append(path)
         assert (tmp_path / seal.MANIFEST).exists() == (path == tmp_path)
 
-    monkeypatch.setattr(durable, "sync", sync)
+    monkeypatch.setattr(plain_files, "sync", sync)
     seal.seal(tmp_path)
     assert sorted(synced[:-1]) == sorted(tmp_path / name for name in names)
     assert synced[-1] == tmp_path
@@ -116,7 +117,7 @@ def test_evidence_that_cannot_be_forced_to_the_disk_is_not_sealed(
         raise OSError(28, "No space left on device", str(path))
 
     paths.write(tmp_path / "history.jsonl", b"")
-    monkeypatch.setattr(durable, "sync", fail)
+    monkeypatch.setattr(plain_files, "sync", fail)
     with pytest.raises(OSError, match="No space left"):
         seal.seal(tmp_path)
     assert not (tmp_path / seal.MANIFEST).exists()

@@ -164,14 +164,14 @@ def test_status_says_what_has_changed_since_up(ccbed: Desk) -> None:
 def test_a_full_disk_names_the_file_and_a_directory_of_state_the_way_out(
     ccbed: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Path.replace
+    real = os.replace
 
-    def full(path: Path, target: Path) -> Path:
+    def full(path: Path, target: Path) -> None:
         if target.name == "local.json":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return real(path, target)
+        real(path, target)
 
-    monkeypatch.setattr(Path, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     assert ccbed("up", "local.yml") == 4
     assert f"{ccbed.root}/state/beds/local.json: No space left on device" in ccbed.err, ccbed.err
     assert "set XDG_STATE_HOME" in ccbed.err

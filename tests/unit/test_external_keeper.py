@@ -26,7 +26,7 @@ from orchestrator.model.errors import InfrastructureError
 from orchestrator.model.event import Command, Event
 from orchestrator.model.payload import Payload
 from orchestrator.node.files import inbox, label
-from orchestrator.node.keeper import host_primitives, launch
+from orchestrator.node.keeper import host_primitives, keeper_start
 from orchestrator.node.keeper.fault_lifecycle import FaultLifecycle
 from orchestrator.node.keeper.lease_records import Lease, Leases
 from orchestrator.node.keeper.node_protocol import ExternalNodes
@@ -34,6 +34,8 @@ from orchestrator.node.oslayer import processes
 from orchestrator.node.oslayer.event_loop import Loop
 from orchestrator.providers import event_reader, external_keeper
 from orchestrator.store.beds import run_lock
+
+from .fault_stand import results_of
 
 #: An "sshd" that is started and stopped by argv: it introduces itself and writes down its pid.
 SSHD = """
@@ -304,17 +306,15 @@ def test_what_cannot_be_carried_out_is_refused_before_anything_is_done(host: Hos
 
 
 def test_a_program_is_not_marked_as_ours_and_what_it_starts_lives_on(tmp_path: Path) -> None:
-    loop, done = Loop(), list[str]()
+    loop, done = Loop(), list[Any]()
     os.environ[processes.TAG_VARIABLE] = "bed/keeper/x"
     try:
-        host_primitives.run_program(
-            loop, ["sh", "-c", f"env > {tmp_path}/env"], 5.0, lambda evidence, problem: done.append(problem)
-        )
+        loop.start(results_of(host_primitives.run_program(loop, ["sh", "-c", f"env > {tmp_path}/env"], 5.0), done))
     finally:
         del os.environ[processes.TAG_VARIABLE]
     while not done:
         loop.run_once()
-    assert done == [""]
+    assert [problem for _, problem in done] == [""]
     assert processes.TAG_VARIABLE not in (tmp_path / "env").read_text()
 
 
@@ -435,7 +435,7 @@ def bed(tmp_path: Path) -> Iterator[BedSpec]:
         name="b", provider="docker", nodes=(), inventory="b.yml", workdir=str(tmp_path / "bed"), shared_dir="", agent=""
     )
     yield made
-    launch.end_keeper(tmp_path / "bed" / "outside" / "keeper")
+    keeper_start.end_keeper(tmp_path / "bed" / "outside" / "keeper")
 
 
 def test_a_provider_starts_it_on_demand_and_hears_of_it_in_its_run(host: Host, bed: BedSpec) -> None:
@@ -444,7 +444,9 @@ def test_a_provider_starts_it_on_demand_and_hears_of_it_in_its_run(host: Host, b
     assert external_keeper.is_for_external_keeper(order)
     assert not external_keeper.is_for_external_keeper(Command(f="node.kill", key="k", node="n2"))
     external_keeper.perform(bed, "r1", order)
-    follower = event_reader.Follower(Path(bed.workdir), "r1", [], [external_keeper.log(bed)])
+    follower = event_reader.Follower(
+        Path(bed.workdir), "r1", [], [Path(bed.workdir) / external_keeper.DIRECTORY / event_reader.EVENTS]
+    )
     cursors: Mapping[str, int] = {}
     heard: list[Event] = []
     until = time.monotonic() + 60

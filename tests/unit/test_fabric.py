@@ -18,7 +18,7 @@ from orchestrator.model.errors import InfrastructureError, UsageError
 from orchestrator.node.keeper import fabric as node_fabric
 from orchestrator.node.oslayer import namespaces, traffic_control
 from orchestrator.providers import preflight
-from orchestrator.providers.process import fabric as needs
+from orchestrator.providers.process import fabric_checks as needs
 
 from . import beds
 from .test_plan import CATALOGUE, trial

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from orchestrator.model.event import Command
 from orchestrator.model.payload import Payload
 from orchestrator.node.keeper import primitive_runner
 from orchestrator.node.keeper.lease_records import Lease, Leases
-from orchestrator.node.oslayer.event_loop import Loop
+from orchestrator.node.oslayer.event_loop import Loop, Steps
 
 from .fault_stand import (
     CRASH,
@@ -180,7 +181,11 @@ def test_what_waits_for_two_injections_on_a_node_starts_after_both(stand: Stand)
 def test_a_node_waits_for_an_injection_without_an_end_no_longer_than_the_injection_may_take(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(primitive_runner, "observe_once", lambda *arguments: None)
+    def never(*arguments: object) -> Steps[tuple[bool | None, Any]]:
+        yield 3600.0
+        return None, {}
+
+    monkeypatch.setattr(primitive_runner, "observe_once", never)
     stand.order("fault.act", PAUSE)
     started: list[str] = []
     stand.acts.after_injections("n2", lambda: started.append("n2"))

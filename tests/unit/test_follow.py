@@ -13,8 +13,8 @@ import pytest
 from orchestrator.model.event import Clock, Event, Source
 from orchestrator.model.provider import Cursors
 from orchestrator.node.files.event_log import EventLog, count_lines
-from orchestrator.node.oslayer import inotify
 from orchestrator.providers import event_reader
+from orchestrator.system import inotify
 
 
 @pytest.fixture

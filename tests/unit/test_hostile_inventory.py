@@ -25,7 +25,7 @@ from orchestrator.model.bed import BedSpec, Inventory
 from orchestrator.model.errors import UsageError
 from orchestrator.providers.ssh import destinations, helper_start
 from orchestrator.slurm import cluster as slurm_job
-from orchestrator.slurm import inventory as slurm_options
+from orchestrator.slurm import inventory_variables as slurm_options
 from orchestrator.store import shipped
 
 CANARY = "canary"

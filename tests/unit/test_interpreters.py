@@ -16,7 +16,7 @@ from orchestrator.model.errors import UsageError
 from orchestrator.model.requirements import HOST_PYTHON, HOST_TORCH, version_text
 from orchestrator.providers import interpreters
 from orchestrator.providers.interpreters import Interpreter
-from orchestrator.providers.preflight import results
+from orchestrator.providers.preflight import checked
 
 from . import beds
 
@@ -167,12 +167,12 @@ def test_one_that_does_not_respond_is_named(tmp_path: Path, monkeypatch: pytest.
 def test_preflight_names_the_versions_of_the_nodes_and_warns_where_they_differ() -> None:
     bed = beds.local()
     status = beds.up(bed)
-    assert list(results.versions(bed, status)) == [], "not known"
+    assert list(checked.versions(bed, status)) == [], "not known"
     nodes = [dataclasses.replace(node, torch="2.13.0+cpu", python="3.11.7") for node in status.nodes]
-    (same,) = results.versions(bed, dataclasses.replace(status, nodes=tuple(nodes)))
+    (same,) = checked.versions(bed, dataclasses.replace(status, nodes=tuple(nodes)))
     assert (same.outcome, same.text) == ("ok", "2.13.0, Python 3.11.7 ok")
     nodes[4] = dataclasses.replace(nodes[4], torch="2.4.0")
-    (other,) = results.versions(bed, dataclasses.replace(status, nodes=tuple(nodes)))
+    (other,) = checked.versions(bed, dataclasses.replace(status, nodes=tuple(nodes)))
     assert other.outcome == "warn"
     assert "2.13.0, Python 3.11.7 on n0 n1 n2 n3; 2.4.0, Python 3.11.7 on n4" in other.text
     assert "ccbed_python" in other.fix

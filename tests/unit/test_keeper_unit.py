@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node.files import label, plain_files
+from orchestrator.node.files import label
 from orchestrator.node.hostlink import keeper_unit
-from orchestrator.node.keeper import launch
+from orchestrator.node.keeper import keeper_start
 from orchestrator.node.oslayer import processes
+from orchestrator.system import plain_files
 
 from .golden import same_as_golden
 
@@ -124,7 +125,7 @@ def test_a_keeper_whose_unit_does_not_start_starts_without_one(
 ) -> None:
     started: list[object] = []
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(launch, "ensure_keeper", lambda *args, **more: started.append(args))
+    monkeypatch.setattr(keeper_start, "ensure_keeper", lambda *args, **more: started.append(args))
     programs("systemctl", 1, "Failed to enable unit: Read-only file system")
     (tmp_path / "bed/keeper").mkdir(parents=True)
     own = keeper_unit.Wanted(
@@ -143,7 +144,7 @@ def test_a_running_keeper_is_left_alone(
     programs: Fake, monkeypatch: pytest.MonkeyPatch, wanted: keeper_unit.Wanted
 ) -> None:
     calls = programs("systemctl", 0)
-    monkeypatch.setattr(launch, "is_running", lambda directory, digest, named: True)
+    monkeypatch.setattr(keeper_start, "is_running", lambda directory, digest, named: True)
     keeper_unit.ensure_keeper(wanted)
     assert calls.read_text() == ""
 
@@ -152,15 +153,15 @@ def test_ctrl_c_while_a_keeper_starts_ends_it(tmp_path: Path, monkeypatch: pytes
     """It would come up later, in a bed of which `up` has said that nothing of it is left running."""
     launcher = tmp_path / "launcher"
     launcher.write_text("#!/bin/sh\nsleep 600 </dev/null >/dev/null 2>&1 &\n")
-    tag = launch.starting_tag("b", tmp_path).strip()
+    tag = keeper_start.starting_tag("b", tmp_path).strip()
     started: list[int] = []
 
     def interrupted(*_: object) -> bool:
         started.extend(process.pid for process in processes.select(processes.scan(), tag))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(launch, "wait_readable", interrupted)
+    monkeypatch.setattr(keeper_start, "wait_readable", interrupted)
     (tmp_path / label.KEEPER_DIR).mkdir()
     with pytest.raises(KeyboardInterrupt):
-        launch.ensure_keeper(tmp_path, "b", launcher, "a" * 64, "/bin/sh")
+        keeper_start.ensure_keeper(tmp_path, "b", launcher, "a" * 64, "/bin/sh")
     assert started and not processes.select(processes.scan(), tag)

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.node.hostlink import tails
 from orchestrator.node.hostlink.request_handler import Operations
-from orchestrator.providers.ssh.requests import Link, RemoteError
+from orchestrator.providers.ssh.host_requests import Link, RemoteError
 
 from .piped import Heard, serving
 

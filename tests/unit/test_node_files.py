@@ -17,8 +17,9 @@ from orchestrator.model.errors import UsageError
 from orchestrator.model.event import Command
 from orchestrator.node.files import inbox, label
 from orchestrator.node.keeper.lease_records import Lease, Leases
-from orchestrator.node.oslayer import host_facts, processes
-from orchestrator.providers import archive, files
+from orchestrator.node.oslayer import processes
+from orchestrator.providers import archive, node_files
+from orchestrator.system import host_facts
 
 
 def test_the_archive_is_the_same_for_the_same_sources_and_has_no_code_of_the_orchestrator() -> None:
@@ -37,22 +38,22 @@ def test_the_archive_is_placed_once(tmp_path: Path) -> None:
 
 
 def test_a_payload_is_placed_under_its_content(tmp_path: Path) -> None:
-    path = files.put_payload(tmp_path, {"a/b.py": b"x = 1\n", "c.txt": b"c"})
-    assert files.put_payload(tmp_path, {"c.txt": b"c", "a/b.py": b"x = 1\n"}) == path
-    assert files.put_payload(tmp_path, {"a/b.py": b"x = 2\n", "c.txt": b"c"}) != path
+    path = node_files.put_payload(tmp_path, {"a/b.py": b"x = 1\n", "c.txt": b"c"})
+    assert node_files.put_payload(tmp_path, {"c.txt": b"c", "a/b.py": b"x = 1\n"}) == path
+    assert node_files.put_payload(tmp_path, {"a/b.py": b"x = 2\n", "c.txt": b"c"}) != path
     assert (path / "a/b.py").read_bytes() == b"x = 1\n" and list((path / "a/__pycache__").iterdir())
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_payload_with_a_broken_file_is_placed_as_it_is(tmp_path: Path) -> None:
-    path = files.put_payload(tmp_path, {"a.py": b"def ("})
+    path = node_files.put_payload(tmp_path, {"a.py": b"def ("})
     assert (path / "a.py").read_bytes() == b"def ("
 
 
 @pytest.mark.parametrize("name", ["/etc/x", "../x", "a/../../x"])
 def test_a_payload_does_not_leave_its_directory(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="leaves"):
-        files.put_payload(tmp_path, {name: b""})
+        node_files.put_payload(tmp_path, {name: b""})
 
 
 def test_a_tree_is_copied_up_to_the_cap_small_files_first(tmp_path: Path) -> None:
@@ -61,8 +62,8 @@ def test_a_tree_is_copied_up_to_the_cap_small_files_first(tmp_path: Path) -> Non
     (source / "runs/big").write_bytes(b"b" * 100)
     (source / "runs/deep/small").write_bytes(b"s" * 10)
     os.symlink("/etc/passwd", source / "runs/link")
-    whole = files.fetch([source], "runs", tmp_path / "whole", 1000)
-    cut = files.fetch([source], "runs", tmp_path / "cut", 50)
+    whole = node_files.fetch([source], "runs", tmp_path / "whole", 1000)
+    cut = node_files.fetch([source], "runs", tmp_path / "cut", 50)
     assert (whole.size, whole.capped) == (110, ()) and not (tmp_path / "whole/link").exists()
     assert (cut.size, cut.capped) == (50, ("big",))
     assert (tmp_path / "cut/deep/small").stat().st_size == 10 and (tmp_path / "cut/big").stat().st_size == 40
@@ -73,12 +74,12 @@ def test_of_a_log_that_is_too_long_the_beginning_and_the_end_are_copied(tmp_path
     lines = [f"line {number:>5}\n" for number in range(2000)]
     (tmp_path / "node/rank-0.log").write_text("".join(lines))
     (tmp_path / "node/records.jsonl").write_text("".join(lines))
-    log = files.fetch([tmp_path / "node"], "rank-0.log", tmp_path / "log", 11 * 1000)
+    log = node_files.fetch([tmp_path / "node"], "rank-0.log", tmp_path / "log", 11 * 1000)
     text = (tmp_path / "log").read_text()
     assert log.size == 11 * 1000 and log.capped
     assert text.startswith("".join(lines[:500])) and text.endswith("".join(lines[-500:]))
     assert "\nccbed: 11,000 bytes are left out here; CCBED_NODE_FILES_MIB raises the limit\n" in text
-    files.fetch([tmp_path / "node"], "records.jsonl", tmp_path / "records", 11 * 1000)
+    node_files.fetch([tmp_path / "node"], "records.jsonl", tmp_path / "records", 11 * 1000)
     assert (tmp_path / "records").read_text() == "".join(lines[:1000]), "the order of records counts"
 
 
@@ -87,12 +88,12 @@ def test_nothing_outside_of_the_node_is_copied(tmp_path: Path, path: str) -> Non
     (tmp_path / "node").mkdir()
     (tmp_path / "other").write_text("secret")
     os.symlink(tmp_path / "other", tmp_path / "node/link")
-    fetched = files.fetch([tmp_path / "node"], path, tmp_path / "to", 100)
+    fetched = node_files.fetch([tmp_path / "node"], path, tmp_path / "to", 100)
     assert fetched.reason and not (tmp_path / "to").exists()
 
 
 def test_what_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
-    assert files.fetch([tmp_path], "absent", tmp_path / "to", 100).reason == "not there"
+    assert node_files.fetch([tmp_path], "absent", tmp_path / "to", 100).reason == "not there"
 
 
 def test_commands_are_taken_in_the_order_in_which_they_came(tmp_path: Path) -> None:
@@ -160,7 +161,8 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 HOLDER = """
 import os, sys
 from pathlib import Path
-from orchestrator.node.files import label, plain_files; from orchestrator.node.oslayer import host_facts, processes
+from orchestrator.node.files import label; from orchestrator.node.oslayer import processes
+from orchestrator.system import host_facts, plain_files
 at, pid = Path(sys.argv[1]), os.getpid()
 label.take_lock(at)
 plain_files.write_json(
@@ -211,9 +213,9 @@ def test_a_lease_is_found_by_its_successor_and_dropped(tmp_path: Path) -> None:
 def test_a_variable_sets_how_much_is_brought_from_a_node(
     monkeypatch: pytest.MonkeyPatch, text: str, size_bytes: int
 ) -> None:
-    monkeypatch.setenv(files.LIMIT_MIB, text)
+    monkeypatch.setenv(node_files.LIMIT_MIB, text)
     if size_bytes:
-        assert files.node_limit() == size_bytes
+        assert node_files.node_limit() == size_bytes
     else:
         with pytest.raises(UsageError, match="must be a number of MiB"):
-            files.node_limit()
+            node_files.node_limit()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import cast
 
 from orchestrator.model.provider import Fetched, Provider
-from orchestrator.providers import files
+from orchestrator.providers import node_files as files
 
 
 class Nodes:

@@ -16,9 +16,9 @@ import pytest
 from orchestrator.cli.render import bed_view
 from orchestrator.model.frozen import replace
 from orchestrator.node.agent.rank_processes import Gang, RankProcesses, Stop
-from orchestrator.node.keeper import launch
+from orchestrator.node.keeper import keeper_start
 from orchestrator.node.oslayer import cgroups, processes
-from orchestrator.providers.preflight import results
+from orchestrator.providers.preflight import checked
 from orchestrator.providers.process import process_provider
 
 from . import beds
@@ -90,12 +90,12 @@ def _ranks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[RankProcesses
 def test_a_keeper_that_was_killed_for_memory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter((0, 1))
     monkeypatch.setattr(cgroups, "oom_kills", lambda *_: ("cgroup", next(counts)))
-    monkeypatch.setattr(launch, "READY_S", 0.0)
+    monkeypatch.setattr(keeper_start, "READY_S", 0.0)
     archive = tmp_path / "agent.py"
     archive.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     env = {processes.TAG_VARIABLE: "tag"}
     with pytest.raises(RuntimeError, match="the host agent did not start: out of memory"):
-        launch._start(tmp_path, archive, sys.executable, (), env)
+        keeper_start._start(tmp_path, archive, sys.executable, (), env)
 
 
 @pytest.mark.parametrize("file", ["memory.events", "memory.oom_control"])
@@ -103,15 +103,15 @@ def test_a_keeper_that_is_gone_since_the_kernel_killed_it_for_memory_is_named(tm
     """Its label has the counter of its cgroup as it began. Others killed before that, and labels of older versions, say nothing."""
     gone = "the host agent of this bed is gone"
     (tmp_path / file).write_text("oom_kill 3\n")
-    assert launch.describe_loss(tmp_path) == gone
+    assert keeper_start.describe_loss(tmp_path) == gone
     for before, reason in (
         (3, ""),
         (2, f" (out of memory: the kernel killed a process of its cgroup (oom_kill 3 in {tmp_path}))"),
     ):
         (tmp_path / "keeper.json").write_text(json.dumps({"oom_kills": [str(tmp_path), before]}))
-        assert launch.describe_loss(tmp_path) == gone + reason
+        assert keeper_start.describe_loss(tmp_path) == gone + reason
     (tmp_path / "keeper.json").write_text(json.dumps({"oom_kills": ["/none", 0], "pid": 1}))
-    assert launch.describe_loss(tmp_path) == gone
+    assert keeper_start.describe_loss(tmp_path) == gone
 
 
 def test_a_bed_whose_keeper_was_killed_for_memory_says_so_in_its_status_and_refuses_a_run_with_the_reason(
@@ -126,4 +126,4 @@ def test_a_bed_whose_keeper_was_killed_for_memory_says_so_in_its_status_and_refu
     assert (status.keeper_pid, status.keeper_loss) == (0, reason)
     assert bed_view.keeper(bed, status) == f"no host agent ({reason})"
     warm = replace(beds.up(bed), keeper_pid=0, keeper_hash="", keeper_loss=reason)
-    assert results.agent(bed, warm).text == f"the host agent is gone ({reason})"
+    assert checked.agent(bed, warm).text == f"the host agent is gone ({reason})"

@@ -9,10 +9,11 @@ import pytest
 
 from orchestrator.model.bed import BedStatus, HostStatus
 from orchestrator.model.errors import OwnedError, UsageError
-from orchestrator.node.files import label, plain_files
+from orchestrator.node.files import label
 from orchestrator.node.hostlink import host_operations
-from orchestrator.node.keeper import launch
+from orchestrator.node.keeper import keeper_start
 from orchestrator.providers import host_problems, owners
+from orchestrator.system import plain_files
 
 from . import beds
 
@@ -73,7 +74,7 @@ def _placed(*places: str) -> BedStatus:
 
 def test_a_keeper_of_another_owner_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     requested: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(launch, "ensure_keeper", lambda *given: requested.append(given))
+    monkeypatch.setattr(keeper_start, "ensure_keeper", lambda *given: requested.append(given))
     (tmp_path / "keeper").mkdir()
     plain_files.write_json(tmp_path / "keeper" / label.KEEPER_LABEL, {"owner": ANN, "owner_id": "1"})
     given: dict[str, Any] = {"bed": "b", "archive": "agent-x.pyz", "engine": "", "python": "python3"}

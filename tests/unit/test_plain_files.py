@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from orchestrator.node.agent import rank_processes
-from orchestrator.node.files import label, plain_files
+from orchestrator.node.files import label
 from orchestrator.node.files.event_log import EventLog
-from orchestrator.providers import event_reader, files
-from orchestrator.providers.ssh.requests import Link
+from orchestrator.providers import event_reader, node_files
+from orchestrator.providers.ssh.host_requests import Link
+from orchestrator.system import plain_files
 
 from .piped import Heard, serving
 from .test_link_server import RUN, Served
@@ -58,7 +59,7 @@ def test_neither_steps_nor_events_nor_copies_are_read_from_something_else(tmp_pa
         plant(tmp_path / name)
     assert soon(lambda: rank_processes.last_step(str(tmp_path), 0)) == 0
     assert soon(lambda: event_reader.whole_lines(tmp_path / "agent.a.jsonl", 0)) == ([], 0)
-    assert soon(lambda: files.fetch([tmp_path], "steps-r0.jsonl", tmp_path / "to", 100)) is not None
+    assert soon(lambda: node_files.fetch([tmp_path], "steps-r0.jsonl", tmp_path / "to", 100)) is not None
     assert not (tmp_path / "to").exists()
 
 

@@ -23,6 +23,8 @@ from orchestrator.node.oslayer.event_loop import Loop
 from orchestrator.node.oslayer.processes import Process
 from orchestrator.node.oslayer.stops import DutyCycle, Stops
 
+from .fault_stand import results_of
+
 SPIN = "while True: pass"
 
 
@@ -279,11 +281,10 @@ def test_a_part_whose_program_cannot_be_started_on_a_full_disk_does_not_hold_up_
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
     path = node.directory / "filler"
     create = Primitive(kind="file", args={"state": "present", "path": "filler", "text": "x"})
-    parts, results = [Primitive(kind="argv", args={"run": ["true"]}), create], list[list[str]]()
-    primitive_runner.perform_all(
-        Loop(), parts, node, 10.0, lambda problems: True, lambda evidence, problems: results.append(list(problems))
-    )
-    assert results == [["true: No space left on device"]]
+    parts, results = [Primitive(kind="argv", args={"run": ["true"]}), create], list[Any]()
+    loop = Loop()
+    loop.start(results_of(primitive_runner.perform_all(loop, parts, node, 10.0, lambda problems: True), results))
+    assert [problems for _, problems in results] == [["true: No space left on device"]]
     assert path.exists()
 
 
@@ -314,16 +315,16 @@ def test_a_program_shapes_the_network_of_a_node_and_not_that_of_its_host(node: A
 
 
 def observed(loop: Loop, state: Primitive, node: Any) -> bool | None:
-    results: list[bool | None] = []
-    primitive_runner.observe_once(loop, [state], node, 5.0, lambda is_reached, evidence: results.append(is_reached))
+    results: list[Any] = []
+    loop.start(results_of(primitive_runner.observe_once([state], node, 5.0), results))
     until(loop, lambda: results)
-    return results[0]
+    is_reached: bool | None = results[0][0]
+    return is_reached
 
 
 def problems_of(loop: Loop, change: Primitive, node: Any) -> list[str]:
-    results: list[list[str]] = []
-    primitive_runner.perform_all(
-        loop, [change], node, 10.0, lambda problems: True, lambda evidence, problems: results.append(list(problems))
-    )
+    results: list[Any] = []
+    loop.start(results_of(primitive_runner.perform_all(loop, [change], node, 10.0, lambda problems: True), results))
     until(loop, lambda: results)
-    return results[0]
+    problems: list[str] = results[0][1]
+    return problems

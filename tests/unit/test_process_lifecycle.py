@@ -15,13 +15,15 @@ from typing import Any
 import pytest
 
 from orchestrator.model import codec
-from orchestrator.node.files import plain_files
 from orchestrator.node.files.label import RANKS
 from orchestrator.node.keeper import host_primitives, process_lifecycle
 from orchestrator.node.keeper.process_lifecycle import ProcessLifecycle
 from orchestrator.node.oslayer import forks, processes
 from orchestrator.node.oslayer.event_loop import Loop
 from orchestrator.node.oslayer.processes import Process
+from orchestrator.system import plain_files
+
+from .fault_stand import results_of
 
 
 def _process(pid: int) -> Process:
@@ -140,7 +142,7 @@ def test_the_exit_code_of_a_program_that_acts_on_the_host_is_its_own(code: int, 
     """The keeper reaps all its children: the code was lost, and every program had succeeded."""
     loop, results = lifecycle._loop, list[tuple[Any, str]]()
     argv = ["sh", "-c", f"exit {code}"]
-    host_primitives.run_program(loop, argv, 20.0, lambda evidence, problem: results.append((evidence, problem)))
+    loop.start(results_of(host_primitives.run_program(loop, argv, 20.0), results))
     while not results:
         loop.run_once()
     ((evidence, problem),) = results
@@ -151,11 +153,10 @@ def test_the_exit_code_of_a_program_that_acts_on_the_host_is_its_own(code: int, 
 
 def test_a_program_that_acts_on_the_host_is_no_orphan_of_a_node(lifecycle: ProcessLifecycle) -> None:
     """It was killed with the next node that ended."""
-    results: list[str] = []
+    results: list[Any] = []
     with subprocess.Popen(["sleep", "600"]) as orphan:
-        host_primitives.run_program(
-            lifecycle._loop, ["sleep", "600"], 600.0, lambda evidence, problem: results.append(problem)
-        )
+        program_run = host_primitives.run_program(lifecycle._loop, ["sleep", "600"], 600.0)
+        lifecycle._loop.start(results_of(program_run, results))
         (program,) = lifecycle._loop.programs
         assert lifecycle._orphans() & {orphan.pid, program} == {orphan.pid}
         for pid in (orphan.pid, program):

@@ -14,7 +14,7 @@ import pytest
 from orchestrator.node.hostlink import frames
 from orchestrator.providers.ssh import helper_start, host_connection
 from orchestrator.providers.ssh.connection_errors import HostError
-from orchestrator.providers.ssh.requests import Link
+from orchestrator.providers.ssh.host_requests import Link
 
 
 class Mute:

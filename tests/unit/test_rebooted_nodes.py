@@ -12,8 +12,9 @@ import pytest
 from orchestrator.model import container as names
 from orchestrator.node.keeper import container_status
 from orchestrator.node.keeper.container_lifecycle import ContainerLifecycle
-from orchestrator.node.oslayer import container_engine, host_facts, processes
+from orchestrator.node.oslayer import container_engine, processes
 from orchestrator.node.oslayer.event_loop import Loop
+from orchestrator.system import host_facts
 
 EARLIER = "0d1a2b3c-earlier"
 
@@ -80,7 +81,7 @@ def test_a_keeper_adopts_no_container_of_an_earlier_boot(
     lifecycle = ContainerLifecycle(
         Loop(), hostdir, "lab", "archive", lambda node, payload: notes.append(type(payload).__name__), "/no.sock"
     )
-    lifecycle._listed([row("running")], None)
+    lifecycle.take_over([row("running")])
     node = lifecycle.get("n0")
     assert (node.processes() == [], notes) == ((True, ["NodeExit"]) if is_rebooted else (False, []))
     assert node.is_exit_reported() is is_rebooted

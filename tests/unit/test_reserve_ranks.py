@@ -19,10 +19,11 @@ from orchestrator.model.gang import GangSpec
 from orchestrator.node import warm_up
 from orchestrator.node.agent import rank_processes, reserve_ranks, script_reserves
 from orchestrator.node.agent.rank_processes import RankProcesses
-from orchestrator.node.files import label, plain_files
+from orchestrator.node.files import label
 from orchestrator.node.files.event_log import EventLog
 from orchestrator.node.oslayer import forks, processes
 from orchestrator.node.oslayer.event_loop import Loop, wait_readable
+from orchestrator.system import plain_files
 
 PATIENCE_S = 30.0
 

@@ -15,8 +15,8 @@ import pytest
 from orchestrator.node.agent import agent
 from orchestrator.node.files import label
 from orchestrator.node.files.label import RunDriver
-from orchestrator.node.oslayer import inotify
 from orchestrator.node.oslayer.event_loop import Timer
+from orchestrator.system import inotify
 
 
 class Clock:
@@ -138,7 +138,7 @@ def test_a_command_and_the_lock_of_a_run_are_signalled_and_other_files_are_not(t
     program = """
 import os, sys, signal
 from pathlib import Path
-from orchestrator.node.oslayer import inotify
+from orchestrator.system import inotify
 from orchestrator.node.oslayer.event_loop import Timer
 from orchestrator.node.oslayer.event_loop import Loop
 loop, calls = Loop(), []

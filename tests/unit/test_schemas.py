@@ -14,7 +14,7 @@ from orchestrator.core.inventory import variables
 from orchestrator.core.spec import parse_trial, source_positions
 from orchestrator.model.errors import UsageError
 from orchestrator.nightly import parse_suite
-from orchestrator.slurm import inventory as slurm_options
+from orchestrator.slurm import inventory_variables as slurm_options
 from orchestrator.store import shipped
 
 from . import schemas

@@ -113,7 +113,7 @@ def test_beats_are_not_late_behind_bulk_on_a_link_that_buffers_much(tmp_path: Pa
     """
     import fcntl
 
-    from orchestrator.providers.ssh.requests import Link
+    from orchestrator.providers.ssh.host_requests import Link
 
     from .piped import Heard, serving
 

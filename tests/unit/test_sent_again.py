@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.core.engine import fold
 from orchestrator.model.event import Command, Event
-from orchestrator.node.agent import agent, checkpoints
+from orchestrator.node.agent import agent, checkpoint_scan
 from orchestrator.node.files import inbox
 from orchestrator.node.hostlink import frames
 from orchestrator.node.keeper import keeper
@@ -135,7 +135,7 @@ def test_an_agent_does_or_refuses_it_once_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: agent.Agent, incarnation: str, type: str
 ) -> None:
     written: list[int] = []
-    monkeypatch.setattr(checkpoints, "write_fence", lambda directory, epoch, **_: written.append(epoch))
+    monkeypatch.setattr(checkpoint_scan, "write_fence", lambda directory, epoch, **_: written.append(epoch))
     order = dataclasses.replace(FENCE, incarnation=incarnation, value={"dir": "/shared", "epoch": 0})
     with _reconnected(tmp_path, monkeypatch) as (site, torn):
         path = tmp_path / "host/nodes/n0/inbox" / inbox.command_file_name("R", order.key)

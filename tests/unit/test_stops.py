@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from orchestrator.model.act import Primitive
-from orchestrator.node.files import label, plain_files
+from orchestrator.node.files import label
 from orchestrator.node.keeper import node_primitives, primitive_runner
 from orchestrator.node.keeper.process_lifecycle import ProcessLifecycle, _Start
 from orchestrator.node.keeper.process_node import ProcessNode
 from orchestrator.node.oslayer import cgroups, processes
 from orchestrator.node.oslayer.event_loop import Loop
 from orchestrator.node.oslayer.processes import Process
+from orchestrator.system import plain_files
 
 PAUSE, UNPAUSE = (Primitive(kind="pause", args={"state": state}) for state in ("on", "off"))
 HANG, CONTINUE = (Primitive(kind="signal", args={"signal": name, "local_rank": 1}) for name in ("STOP", "CONT"))

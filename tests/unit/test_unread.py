@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from orchestrator.model.provider import Fetched
-from orchestrator.node.files import plain_files
 from orchestrator.node.hostlink.request_handler import RequestHandler
-from orchestrator.providers import files
+from orchestrator.providers import node_files
 from orchestrator.providers.ssh import remote_host
 from orchestrator.providers.ssh.remote_host import RemoteSite
 from orchestrator.run import collect
+from orchestrator.system import plain_files
 
 from . import piped_site
 
@@ -88,7 +88,7 @@ def test_the_bundle_lists_it_as_missing(site: RemoteSite, tmp_path: Path) -> Non
 
 
 def _local(hostdir: Path, to: Path) -> Fetched:
-    return files.fetch([hostdir / "nodes/n0"], "runs/R", to, 1 << 20)
+    return node_files.fetch([hostdir / "nodes/n0"], "runs/R", to, 1 << 20)
 
 
 def _pulled(hostdir: Path, to: Path) -> Fetched:
@@ -108,4 +108,4 @@ def test_one_that_cannot_be_read_keeps_no_other_away(
 
 
 def test_only_the_first_few_are_named() -> None:
-    assert files.summary(["a", "b", "c", "d", "e"]) == "a, b, c, and 2 more"
+    assert node_files.summary(["a", "b", "c", "d", "e"]) == "a, b, c, and 2 more"

@@ -22,7 +22,7 @@ from orchestrator.model.bed import BedSpec, HostSpec
 from orchestrator.model.errors import InfrastructureError
 from orchestrator.model.event import Clock, Event, Source
 from orchestrator.model.provider import Fetched
-from orchestrator.prepare import inventory
+from orchestrator.prepare import read_inventory
 from orchestrator.prepare.vault import Vault
 from orchestrator.run.collect import gather
 from orchestrator.store import beds as store
@@ -153,7 +153,7 @@ all:
       {inline}
       ccbed_env: {{STATION: "{{{{ station }}}}", LINE: "{{{{ vault_station }}}}"}}
 """
-    document = inventory.read(lay(tmp_path, {"lab.yml": hosts}) / "lab.yml", Vault(files=(str(tmp_path / "pw"),)))
+    document = read_inventory.read(lay(tmp_path, {"lab.yml": hosts}) / "lab.yml", Vault(files=(str(tmp_path / "pw"),)))
     assert document.inventory.hosts[0].variables["ccbed_env"] == {"STATION": "in-its-place", "LINE": "from-a-file"}
     assert document.secrets == ("from-a-file", "in-its-place", "of-the-file")
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ...app import leftovers
 from ...app.leftovers import PruneRequest
-from ...app.places import age, size
+from ...app.places import age
 from ...core.bed.prune import Leftover
+from ...model import requirements
 from ..inputs import options
 from ..inputs.session import Session
 
@@ -34,5 +35,5 @@ def show(session: Session, pruned: leftovers.Pruned) -> None:
 
 
 def _row(leftover: Leftover, reason: str) -> str:
-    columns = f"{leftover.kind:<14} {leftover.name:<44} {size(leftover.size_bytes):>9}  {age(leftover.age_s):>6}"
+    columns = f"{leftover.kind:<14} {leftover.name:<44} {requirements.size_text(leftover.size_bytes):>9}  {age(leftover.age_s):>6}"
     return f"  {columns}  {leftover.location}: {reason}"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ...app import beds, status
-from ...app.places import age, short_path, size
+from ...app.places import age, short_path
 from ...app.requests import OneBedRequest
 from ...app.status import Status
 from ...core.bed import links
+from ...model import requirements
 from ..inputs import options
 from ..inputs.session import Session
 from ..render import bed_view
@@ -52,7 +53,7 @@ def _show(terminal: Terminal, bed: Status) -> None:
         state, next_step = status.describe_run(spec, run)
         terminal.line(f"  open run  {run.run}, for {age(run.age_s)}, {state}     {next_step}")
     if bed.leftovers and bed.leftovers["count"]:
-        left = f"{bed.leftovers['count']} of ended runs, {size(bed.leftovers['size_bytes'])}"
+        left = f"{bed.leftovers['count']} of ended runs, {requirements.size_text(bed.leftovers['size_bytes'])}"
         terminal.line(f"  leftovers {left}     see: ccbed prune --dry-run")
     terminal.lines(f"  {text}: {up}" for text in bed.outdated)
     if spec.nodes and not run and not bed.changes.empty:

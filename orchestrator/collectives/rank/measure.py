@@ -314,7 +314,7 @@ class Meter:
         """The kind of times that reports are over; the slowest rank's where ranks cannot know it: of chunks, and of several clocks."""
         if self._params.over != "cct" or self._ctx.world < 2:
             return "max_rank" if self._params.over == "chunk" else self._params.over
-        boot = zlib.crc32(recorder.BOOT.read_bytes())
+        boot = zlib.crc32(recorder.boot_id().encode())
         ends = torch.tensor([boot, -boot], dtype=torch.int64, device=self._ctx.device)
         dist.all_reduce(ends, dist.ReduceOp.MAX)
         return "cct" if int(ends.sum()) == 0 else "max_rank"

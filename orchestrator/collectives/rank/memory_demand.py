@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...model import algorithm as model
-from ...model import free_memory
+from ...model import free_memory, requirements
 from ...model.free_memory import RequiredMemory
 from ...rank.exchange import case_layout, cases, receive_schedule
 from . import algorithm_choice, measuring, replay_pacing
@@ -144,7 +144,7 @@ def shortage(reports: Reports, where: str) -> str:
         if sum(needs) > free:
             ranks = [rank for rank, (other, *_) in enumerate(reports) if other == owner]
             named = f"rank {ranks[0]} needs" if len(ranks) == 1 else f"{len(ranks)} ranks from rank {ranks[0]} on need"
-            return f"{named} {free_memory.format_bytes(sum(needs))} {where}, {free_memory.format_bytes(free)} are free"
+            return f"{named} {requirements.size_text(sum(needs))} {where}, {requirements.size_text(free)} are free"
     return ""
 
 
@@ -168,7 +168,7 @@ def _free(rank: int, device: torch.device) -> list[tuple[float, float]]:
 
     if device.type == "cuda":
         return [(float(rank), float(torch.cuda.mem_get_info(device)[0]))]
-    boot, groups = recorder.read("/proc/sys/kernel/random/boot_id"), recorder.read("/proc/self/cgroup")
+    boot, groups = recorder.boot_id(), recorder.read("/proc/self/cgroup")
     container = f"{boot}{groups}{Path('/proc/self/ns/cgroup').readlink()}"
     known = free_memory.available_on_host(recorder.read), free_memory.available_in_cgroup(recorder.read)
     free = [math.inf if size is None else float(size) for size in known]

@@ -266,18 +266,13 @@ def _workdir(facts: Mapping[str, Any], host: HostSpec) -> Requirement:
         is_created = host.connection == "ssh" and not workdir["there"]
         outcome: Literal["fail", "warn"] = "warn" if is_created else "fail"
         return Requirement(name="directory", outcome=outcome, text=f"{facts['user']} cannot write {path}", fix=fix)
-    if workdir["free"] < requirements.DISK_BYTES:
-        text = f"{size_text(workdir['free'])} free for {path}, {size_text(requirements.DISK_BYTES)} needed"
-        return Requirement.fail("disk", text, "free space, or set ccbed_workdir to another disk")
-    return Requirement.ok("disk", f"{size_text(workdir['free'])} for {path}")
+    fix = "free space, or set ccbed_workdir to another disk"
+    return requirements.space("disk", workdir["free"], requirements.DISK_BYTES, fix, of=f"for {path}")
 
 
 def _shm(facts: Mapping[str, Any]) -> Requirement:
-    free = facts["shm"]["free"]
-    if free >= requirements.SHM_BYTES:
-        return Requirement.ok("shm", size_text(free))
-    text = f"{size_text(free)} free in /dev/shm, {size_text(requirements.SHM_BYTES)} needed"
-    return Requirement.fail("shm", text, "free space in /dev/shm, or mount it larger")
+    fix = "free space in /dev/shm, or mount it larger"
+    return requirements.space("shm", facts["shm"]["free"], requirements.SHM_BYTES, fix, of="in /dev/shm")
 
 
 def _clock(survey: HostSurvey) -> Iterator[Requirement]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,7 +40,7 @@ class Engine:
 
     @property
     def is_too_old(self) -> bool:
-        return tuple(int(part) for part in re.findall(r"\d+", self.version)[:2]) < self._oldest
+        return requirements.version(self.version) < self._oldest
 
     @property
     def _oldest(self) -> tuple[int, ...]:

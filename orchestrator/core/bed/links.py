@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...model.bed import BedSpec, LinkSpec, PortSpec
-from ...model.frozen import dataclass
+from ...model.requirements import Requirement
 from ..spec import values
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)bit(?:/s|ps)?", re.IGNORECASE)
@@ -171,16 +171,9 @@ _KINDS = {
     "tbf": ("rate", "NET_SCH_TBF"),
     "netem": ("delay and loss", "NET_SCH_NETEM"),
 }
+#: The name of a requirement that only ``ccbed_link`` has.
+LINK = "ccbed_link"
 _FAILED = re.compile(r"^Command failed -:(\d+)", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lack:
-    """A requirement of the fabric that is missing, and the fix. ``only_for_link``: only ``ccbed_link`` requires it."""
-
-    text: str
-    fix: str
-    only_for_link: bool = False
 
 
 def address(index: int) -> str:
@@ -221,23 +214,25 @@ def probe_commands(link: LinkSpec | None) -> dict[str, dict[str, str]]:
     return {"ip": link_kinds, "tc": shapers}
 
 
-def parse_probe(code: int, output: str, kinds: Sequence[str], kernel: str) -> tuple[Lack, ...]:
+def parse_probe(code: int, output: str, kinds: Sequence[str], kernel: str) -> tuple[Requirement, ...]:
     """The missing kinds according to a program's exit code and output for the lines of ``probe_commands``."""
     failed = [kinds[int(number) - 1] for number in _FAILED.findall(output) if int(number) <= len(kinds)]
     if code and not failed:
         text = f"cannot create network namespaces: {' '.join(output.split()) or f'exit code {code}'}"
         return (
-            Lack(text=text, fix="in a container: give it CAP_SYS_ADMIN and CAP_NET_ADMIN, or use the machine itself"),
+            Requirement.fail(
+                "fabric", text, "in a container: give it CAP_SYS_ADMIN and CAP_NET_ADMIN, or use the machine itself"
+            ),
         )
     return tuple(missing_kind(kind, kernel) for kind in failed)
 
 
-def missing_kind(kind: str, kernel: str) -> Lack:
+def missing_kind(kind: str, kernel: str) -> Requirement:
     """The error for a kind of link or shaper that the kernel lacks."""
     purpose, option = _KINDS[kind]
     instead = "remove delay and loss from ccbed_link, or " if kind == "netem" else ""
-    return Lack(
-        text=f"kernel {kernel} has no {kind} ({purpose})",
-        fix=f"{instead}use a kernel with CONFIG_{option} (check with modprobe)",
-        only_for_link=kind in ("tbf", "netem"),
+    return Requirement.fail(
+        LINK if kind in ("tbf", "netem") else "fabric",
+        f"kernel {kernel} has no {kind} ({purpose})",
+        f"{instead}use a kernel with CONFIG_{option} (check with modprobe)",
     )

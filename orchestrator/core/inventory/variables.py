@@ -234,7 +234,7 @@ KNOWN: Mapping[str, Variable] = {
     "ssh_first_contact": Variable(read=_boolean, honoured_by=DOCKER),
     **{
         name: Variable(read=read, honoured_by=(module.PROVIDER,))
-        for module in products.parts("inventory")
+        for module in products.parts("inventory_variables")
         for name, read in module.READERS.items()
     },
 }

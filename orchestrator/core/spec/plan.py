@@ -10,10 +10,11 @@ from typing import Any
 from ...model import codec, redaction, vaulted
 from ...model.bed import BedSpec, BedStatus, Machine, NodeSpec
 from ...model.errors import InfrastructureError, UsageError
-from ...model.free_memory import FreeMemory, RequiredMemory, format_bytes
+from ...model.free_memory import FreeMemory, RequiredMemory
 from ...model.gang import Isolation, WorkDir
 from ...model.plan import Gap, HostClock, Placement, Plan, PlanNode, PluginFile
 from ...model.plugin import BUILT_IN, Catalogue, Plugin
+from ...model.requirements import size_text
 from ...model.trial import SHRINK, THEIRS, CheckSpec, Trial
 from ..engine import planned_stop
 from ..verdict import judge
@@ -277,7 +278,7 @@ def _memory_problems(
         total = sum(required.ranks[rank] for rank in ranks)
         if total > free.size_bytes:
             subject = f"rank {ranks[0]} needs" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]} need"
-            lack = f"{subject} {format_bytes(total)} of memory on {free.location}, {format_bytes(free.size_bytes)} are free"
+            lack = f"{subject} {size_text(total)} of memory on {free.location}, {size_text(free.size_bytes)} are free"
             yield f"trial {trial.name}: {required.operation}: {lack}; {_memory_hint(required, total, free)}"
 
 
@@ -285,7 +286,7 @@ def _memory_hint(required: RequiredMemory, total: int, free: FreeMemory) -> str:
     """The largest power of two that fits, if the user can reduce a size."""
     fitting = int(required.size_bytes * free.size_bytes / total)
     power = 1 << max(fitting.bit_length() - 1, 0)
-    smaller = f"{required.setting} of at most {format_bytes(power)} fit; or " if fitting and required.setting else ""
+    smaller = f"{required.setting} of at most {size_text(power)} fit; or " if fitting and required.setting else ""
     return f"{smaller}free memory there, or run fewer ranks there"
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, cast
@@ -37,10 +35,7 @@ LEFT_OUT = ("name", "faults", "recovery", "checks", "liveness", "require", "acce
 def twin_key(trial: Trial, fingerprint: Mapping[str, Any]) -> str:
     """The key that two runs must share to be compared bit by bit: computing parts of the trial, and the fingerprint."""
     content = {name: value for name, value in codec.plain(trial).items() if name not in LEFT_OUT}
-    text = json.dumps(
-        {"trial": content, "fingerprint": codec.plain(fingerprint)}, sort_keys=True, separators=(",", ":")
-    )
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return codec.digest({"trial": content, "fingerprint": fingerprint})[:16]
 
 
 def is_script(trial: Trial) -> bool:

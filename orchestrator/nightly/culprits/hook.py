@@ -6,7 +6,6 @@ import os
 import shlex
 import signal
 import subprocess
-import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from ...model.errors import UsageError
 from ...model.frozen import dataclass
-from ...store import paths
+from ...store import paths, unpack
 from ..night_judgement import Judged, NightJudgement
 from ..run_record import nodes_of
 from ..suite import RUNS, Night
@@ -82,18 +81,11 @@ def write_evidence(directory: Path, culprit: Accused) -> Path:
     """Archive the night's own files and the bundles of the runs concerned. Raises OSError, TornBundleError."""
     target = directory / EVIDENCE / f"{culprit.node}.tar.gz"
     target.parent.mkdir(exist_ok=True)
-    temporary = target.with_name(f".{target.name}.part")
     files = [entry.name for entry in sorted(directory.iterdir()) if entry.is_file() and not entry.is_symlink()]
     for run in culprit.runs:
         if (directory / RUNS / run).is_dir():
             files += [f"{RUNS}/{run}/{path}" for path in paths.walk(directory / RUNS / run)]
-    try:
-        with tarfile.open(temporary, "w:gz", compresslevel=6) as archive:
-            for path in files:
-                archive.add(directory / path, arcname=f"{directory.name}/{path}", recursive=False)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    unpack.pack(directory, files, target)
     return target
 
 

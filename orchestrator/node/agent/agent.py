@@ -34,16 +34,17 @@ from ...model.events.commands import (
     StoreOpen,
 )  # fmt: skip
 from ...model.events.nodes import AgentReady
-from ...model.events.run import CommandRefused
 from ...model.gang import GangSpec, within_step
 from ...model.payload import Payload
-from ..files import inbox, label, plain_files
+from ...system import host_facts, inotify, plain_files
+from ..files import label
 from ..files.event_log import EventLog
-from ..files.inbox import Inbox, Item, Respond, required
+from ..files.inbox import Inbox, Item, required
 from ..files.label import RunDriver
-from ..oslayer import forks, host_facts, inotify, processes
+from ..files.performer import NO_RUN, Origin, Performer
+from ..oslayer import forks, processes
 from ..oslayer.event_loop import Loop, Timer
-from . import checkpoints
+from . import checkpoint_scan
 from .exec_programs import ExecPrograms
 from .rank_processes import RankProcesses
 from .rendezvous_stores import RendezvousStores
@@ -60,13 +61,11 @@ REPLY_S = 1.0
 SHARE_S = 5.0
 #: How many event files are kept open: those of the run and of the node, and of some earlier runs.
 LOGS = 8
-#: The run of commands that belong to the bed and to no run.
-NO_RUN = "bed"
 #: Commands that are allowed for an old epoch while ranks of it live.
 LATE = (GangStop, RankRelease)
 
 
-class Agent:
+class Agent(Performer):
     """One incarnation of a node. ``node_label``: its label."""
 
     def __init__(self, directory: Path, node_label: Mapping[str, Any]) -> None:
@@ -88,7 +87,7 @@ class Agent:
         self._idle_beat_s = BEAT_S
         self._next_poll = Timer(self._poll)
         self._ranks = RankProcesses(
-            self._loop, directory, (self._node, self._incarnation), self._log, self._reap,
+            self._loop, directory, (self._node, self._incarnation), self._log_of, self._reap,
             has_reserves=node_label.get("spec", {}).get("has_reserves", True),
             shared=self._workdir if "spec" in node_label else None,
         )  # fmt: skip
@@ -145,35 +144,11 @@ class Agent:
     def _beat(self) -> None:
         os.pwrite(self._heartbeat, f"{self._incarnation} {next(self._beats):>12}\n".encode(), 0)
 
-    def _take_commands(self) -> None:
-        for item in self._inbox.take():
-            self._handle(item)
-
-    def _handle(self, item: Item) -> None:
-        problem = item.problem or self._rejection(item)
-        if item.outcome is not None:
-            self._append_outcome(item, inbox.repeated_outcome(item.outcome))
-            self._inbox.finish(item)
-        elif problem:
-            self._reject(item, problem)
-        else:
-            self._perform(item)
-
     def _perform(self, item: Item) -> None:
         epoch = item.command.epoch
         if epoch is not None:
             self._epochs[item.run] = max(epoch, self._epochs.get(item.run, epoch))
-        self._fail_on_error(item, lambda: self._handle_by_class(item))
-
-    def _handle_by_class(self, item: Item) -> None:
-        kind = required(item.command.kind, "f")
-        self._handlers()[kind](item, item.command.data)
-
-    def _fail_on_error(self, item: Item, act: Callable[[], None]) -> None:
-        try:
-            act()
-        except Exception as error:  # noqa: BLE001
-            self._respond(item, "fail", CommandFailed(reason=f"{type(error).__name__}: {error}"))
+        super()._perform(item)
 
     def _retry_on_share(
         self, item: Item, act: Callable[[bool], T], then: Callable[[T], None], *, times: int = 1
@@ -236,7 +211,7 @@ class Agent:
         directory, epoch = Path(required(order.dir, "dir")), required(order.epoch, "epoch")
         self._retry_on_share(
             item,
-            lambda _: checkpoints.write_fence(directory, epoch, fresh=order.fresh is not False),
+            lambda _: checkpoint_scan.write_fence(directory, epoch, fresh=order.fresh is not False),
             lambda _: self._respond(item, "ok", FenceWriteDone(epoch=epoch)),
         )
 
@@ -245,11 +220,11 @@ class Agent:
         directory, lineage = Path(required(order.dir, "dir")), order.lineage or ()
 
         def find_newest(is_last: bool) -> CheckpointScanDone:
-            return checkpoints.find_newest(directory, lineage, self._beat, unreadable_is_damaged=is_last)
+            return checkpoint_scan.find_newest(directory, lineage, self._beat, unreadable_is_damaged=is_last)
 
         self._retry_on_share(
             item,
-            lambda _: checkpoints.require_fence(directory, item.command.epoch or 0),
+            lambda _: checkpoint_scan.require_fence(directory, item.command.epoch or 0),
             lambda _: self._retry_on_share(item, find_newest, lambda scan: self._respond(item, "ok", scan)),
             times=2,
         )
@@ -272,7 +247,7 @@ class Agent:
         def read_fence(is_last: bool) -> int | None:
             if stops != self._stops_of_bed:
                 raise RuntimeError(f"the worker group of start {spec.epoch} was stopped before it started")
-            return checkpoints.read_fence(Path(spec.checkpoints))
+            return checkpoint_scan.read_fence(Path(spec.checkpoints))
 
         def start(fence: int | None) -> None:
             if fence is not None and fence > spec.epoch:
@@ -352,39 +327,16 @@ class Agent:
             is_known = self._ranks.exited(pid, code) or self._stores.exited(pid) or self._programs.exited(pid, code)
             is_known or self._facts.exited(pid, code)
 
-    def _responder(self, item: Item) -> Respond:
-        return lambda kind, payload: self._respond(item, kind, payload)
+    def _origin(self, item: Item) -> Origin:
+        return {"node": self._node, "incarnation": self._incarnation}
 
-    def _respond(self, item: Item, kind: str, payload: Payload) -> None:
-        command, value = item.command, codec.plain(payload)
-        outcome = {"type": kind, "f": command.f, "key": command.key, "epoch": command.epoch, "value": value}
-        self._inbox.finish(item, outcome)
-        self._append_outcome(item, outcome)
-
-    def _append_outcome(self, item: Item, outcome: Mapping[str, Any]) -> None:
-        self._log(item.run).append(
-            outcome["type"],
-            outcome["f"],
-            outcome["value"],
-            key=outcome["key"],
-            epoch=outcome.get("epoch"),
-            node=self._node,
-            incarnation=self._incarnation,
-        )
-
-    def _reject(self, item: Item, reason: str) -> None:
-        """Write a note of the rejection, and an outcome if the file holds a command."""
-        run, command = item.run or NO_RUN, item.command
-        self._note(run, CommandRefused(key=command.key or item.name, reason=reason), command.epoch)
-        if command.key:
-            self._respond(item, "fail", CommandFailed(reason=reason))
-        else:
-            self._inbox.finish(item)
+    def _incarnation_of(self, item: Item) -> str | None:
+        return self._incarnation
 
     def _note(self, run: str, payload: Payload, epoch: int | None = None) -> None:
-        self._log(run).note(payload, node=self._node, incarnation=self._incarnation, epoch=epoch)
+        self._log_of(run).note(payload, node=self._node, incarnation=self._incarnation, epoch=epoch)
 
-    def _log(self, run: str) -> EventLog:
+    def _log_of(self, run: str) -> EventLog:
         if run not in self._logs:
             path = self._directory / "runs" / run / f"agent.{self._incarnation}.jsonl"
             path = self._directory / "events.jsonl" if run == NO_RUN else path

@@ -9,8 +9,9 @@ import resource
 from pathlib import Path
 
 from ...model import container
+from ...system import plain_files
 from .. import warm_up
-from ..files import label, plain_files
+from ..files import label
 from ..oslayer import forks
 from . import agent
 

@@ -21,8 +21,9 @@ from ...model.events.ranks import RankExit
 from ...model.frozen import dataclass, field
 from ...model.gang import GangSpec, temporary_directory
 from ...model.trial import SCRIPT
+from ...system import plain_files
 from .. import warm_up
-from ..files import inbox, label, plain_files
+from ..files import inbox, label
 from ..files.event_log import EventLog
 from ..files.inbox import Respond
 from ..oslayer import cgroups, forks, launched_workers, processes

@@ -21,8 +21,9 @@ from typing import Any
 
 from ...model.frozen import dataclass
 from ...model.gang import GangSpec, ImportReport
+from ...system import plain_files
 from .. import warm_up
-from ..files import label, plain_files
+from ..files import label
 from ..oslayer import forks, processes
 from ..oslayer.event_loop import Loop
 from . import script_reserves

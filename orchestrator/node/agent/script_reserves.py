@@ -19,8 +19,8 @@ from pathlib import Path
 from ...model import codec
 from ...model.gang import GangSpec, ImportReport
 from ...model.trial import SCRIPT
+from ...system import plain_files
 from .. import warm_up
-from ..files import plain_files
 
 #: The script that nodes of this host ran last, and the lock of the one reserve that imports, in the directory that they share.
 LAST_SCRIPT, IMPORT_LOCK = "script.json", "imports.lock"

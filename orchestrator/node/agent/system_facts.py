@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from ...model import container
-from ..files import plain_files
-from ..oslayer import gpus, host_facts
+from ...system import host_facts, plain_files
+from ..oslayer import gpus
 
 SYSTEM, GPUS = "system.json", "gpu.xml"
 #: nvidia-smi takes a second; on a GPU that hangs it never ends.

@@ -14,7 +14,7 @@ from typing import Any
 
 from ...model import codec
 from ...model.payload import Payload
-from ..oslayer import host_facts
+from ...system import host_facts
 
 
 class EventLog:

@@ -19,8 +19,7 @@ from ...model import codec
 from ...model.event import REPEATED, Command
 from ...model.frozen import dataclass, field
 from ...model.payload import Payload
-from ..oslayer import inotify
-from . import plain_files
+from ...system import inotify, plain_files
 
 MAX_BYTES = 16 << 20
 #: How many rejected files are kept in ``refused/``; older ones are removed.

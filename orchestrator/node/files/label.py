@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..oslayer import host_facts, processes
-from . import plain_files
+from ...system import host_facts, plain_files
+from ..oslayer import processes
 
 #: Files in a node's directory: its label; written once its agent takes commands; its ranks by pid and start time.
 NODE_LABEL, READY, RANKS = "node.json", "ready.json", "ranks.json"

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from . import plain_files
+from ...system import plain_files
 
 #: The hash of the ranks' code, beside that code. Equal hashes: an agent that has imported this code need not import it again.
 RANK_HASH = "orchestrator/rank.sha256"

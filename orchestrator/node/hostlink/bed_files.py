@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..files import label, plain_files
+from ...system import plain_files
+from ..files import label
 
 #: What ccbed creates in a bed's directory, and removes.
 BED_FILES = ("keeper", "agent", "payloads", "nodes", "shared", "run.lock", "open-run.json", "run-secrets.json", "hosts")
@@ -26,10 +27,10 @@ def prepare_directories(hostdir: str, nodes: Sequence[str], shared_dir: str) -> 
     return {"uid": status.st_uid, "gid": status.st_gid}
 
 
-def remove_bed_files(hostdir: str) -> None:
-    """Remove the bed's files, and its directory if nothing else is in it."""
+def remove_bed_files(hostdir: str, more: Iterable[str] = ()) -> None:
+    """Remove the bed's files, those of ``more`` as well, and its directory if nothing else is in it."""
     root = Path(hostdir)
-    for path in (root / name for name in BED_FILES):
+    for path in (root / name for name in (*BED_FILES, *more)):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:

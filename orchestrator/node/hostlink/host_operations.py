@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ...system import host_facts, plain_files
 from .. import preflight_checks
-from ..files import label, payloads, plain_files
-from ..keeper import container_status, launch, process_status
-from ..oslayer import container_engine, host_facts
+from ..files import label, payloads
+from ..keeper import container_status, keeper_start, process_status
+from ..oslayer import container_engine
 from . import bed_files, keeper_unit
 
 
@@ -47,7 +48,7 @@ def start_keeper(
     digest = path.stem.removeprefix("agent-")
     backend = ("--backend", "containers", "--engine", engine) if engine else ("--backend", "processes")
     more = (*backend, "--owner", owner, "--owner-id", owner_id)
-    env = {} if engine else launch.HUGE_PAGES
+    env = {} if engine else keeper_start.HUGE_PAGES
     if unit:
         keeper_unit.ensure_keeper(
             keeper_unit.Wanted(
@@ -55,7 +56,7 @@ def start_keeper(
             )
         )
     else:
-        launch.ensure_keeper(Path(hostdir), bed, path, digest, python, more, env, named)
+        keeper_start.ensure_keeper(Path(hostdir), bed, path, digest, python, more, env, named)
     return {"pid": label.live_label(directory, label.KEEPER_LABEL).get("pid", 0), "hash": digest}
 
 
@@ -66,7 +67,7 @@ def end_bed(hostdir: str, bed: str, engine: str) -> dict[str, Any]:
     directory = Path(hostdir) / label.KEEPER_DIR
     keeper_pid = label.lock_holder(directory)
     keeper_unit.remove(hostdir, bed)  # else systemd would start the keeper again
-    launch.end_keeper(directory)
+    keeper_start.end_keeper(directory)
     rows = container_status.list_containers(hostdir, bed, engine)
     pids = [node["pid"] for node in container_status.list_nodes(hostdir, rows, engine) if node["state"] != "dead"]
     client = container_engine.EngineClient(engine)
@@ -89,6 +90,16 @@ def record_act(hostdir: str, line: str) -> None:
             os.open(Path(hostdir) / label.ACTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600), "a"
         ) as file:
             file.write(f"{line}\n")
+
+
+def call_engine(engine: str, method: str, path: str, body: Any = None, limit_s: float = 10.0) -> tuple[int, Any]:
+    """(HTTP status, content) of a request to the engine; the content of an error is its message. Raises EngineError without any."""
+    try:
+        return 200, container_engine.EngineClient(engine).request(method, path, body, deadline_s=limit_s)
+    except container_engine.EngineError as error:
+        if not error.status:
+            raise
+        return error.status, error.message
 
 
 def put_payload(hostdir: str, files: Mapping[str, bytes]) -> str:
@@ -114,6 +125,7 @@ OPS: Mapping[str, Callable[..., Any]] = {
     "put": put_payload,
     "record_act": record_act,
     "sign": bed_files.sign_manifest,
+    "engine": call_engine,
     "routes": host_facts.ipv4_routes,
     "leftovers": bed_files.list_prunable,
     "remove_leftovers": bed_files.remove_prunable,

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...model.frozen import dataclass
-from ..files import label, plain_files
-from ..keeper import launch
+from ...system import plain_files
+from ..files import label
+from ..keeper import keeper_start
 from ..oslayer import processes
 
 SYSTEM, USER = "system", "user"
@@ -100,12 +101,12 @@ def ensure_keeper(wanted: Wanted) -> None:
     If the unit cannot be installed or does not start, the keeper starts without one, and its file ``unit.json`` names the reason.
     """
     directory = wanted.hostdir / label.KEEPER_DIR
-    if launch.is_running(directory, wanted.digest, wanted.named):
+    if keeper_start.is_running(directory, wanted.digest, wanted.named):
         return
     manager, problem = find_manager()
     if manager:
         try:
-            with launch.exclusive(directory):
+            with keeper_start.exclusive(directory):
                 _ensure_unit(manager, wanted)
             plain_files.write_json(directory / label.UNIT, {"scope": manager.scope})
             return
@@ -113,7 +114,7 @@ def ensure_keeper(wanted: Wanted) -> None:
             problem = str(error)
     remove(str(wanted.hostdir), wanted.bed)
     plain_files.write_json(directory / label.UNIT, {"scope": "", "problem": problem})
-    launch.ensure_keeper(
+    keeper_start.ensure_keeper(
         wanted.hostdir, wanted.bed, wanted.archive, wanted.digest, wanted.python, wanted.more, named=wanted.named
     )
 
@@ -164,7 +165,7 @@ def render(scope: str, wanted: Wanted, user: str) -> str:
         options=_literal(str(wanted.hostdir / label.KEEPER_DIR / OPTIONS)),
         user=f"User={user}\n" if scope == SYSTEM else "",
         variable=processes.TAG_VARIABLE,
-        tag=launch.starting_tag(wanted.bed, wanted.hostdir),
+        tag=keeper_start.starting_tag(wanted.bed, wanted.hostdir),
         limit_s=_START_S,
         target="multi-user.target" if scope == SYSTEM else "default.target",
     )
@@ -173,22 +174,22 @@ def render(scope: str, wanted: Wanted, user: str) -> str:
 def _ensure_unit(manager: Manager, wanted: Wanted) -> None:
     """A unit that is as wanted is only started: it may be starting just now, after a reboot. Raises OSError."""
     directory, name = wanted.hostdir / label.KEEPER_DIR, unit_name(wanted.bed, str(wanted.hostdir))
-    if launch.is_running(directory, wanted.digest, wanted.named):
+    if keeper_start.is_running(directory, wanted.digest, wanted.named):
         return
-    arguments = (*launch.keeper_arguments(wanted.hostdir, wanted.bed, wanted.digest, wanted.named), *wanted.more)
+    arguments = (*keeper_start.keeper_arguments(wanted.hostdir, wanted.bed, wanted.digest, wanted.named), *wanted.more)
     options = "".join(f"{line}\n" for line in (*arguments, "--unit")).encode()
     text = render(manager.scope, wanted, _user_name())
     if (_content(manager.folder / name), _content(directory / OPTIONS)) == (text.encode(), options):
         manager.systemctl("reset-failed", name)
-        if manager.systemctl("start", name) and launch.is_running(directory, wanted.digest, wanted.named):
+        if manager.systemctl("start", name) and keeper_start.is_running(directory, wanted.digest, wanted.named):
             return
     manager.systemctl("stop", name)
-    launch.end_keeper(directory)
+    keeper_start.end_keeper(directory)
     plain_files.replace_file(directory / OPTIONS, options)
     _install(manager, directory / name, text)
     manager.systemctl("reset-failed", name)
     manager.systemctl("start", name, check=True)
-    if not launch.is_running(directory, wanted.digest, wanted.named):
+    if not keeper_start.is_running(directory, wanted.digest, wanted.named):
         raise OSError(f"unit {name} has started no host agent")
 
 

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...system import host_facts
 from ..files import label
-from ..oslayer import host_facts
 from . import frames
 from .frames import SendWindow
 from .request_handler import Operations, RequestHandler

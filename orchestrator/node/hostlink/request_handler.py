@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..files import label, payloads, plain_files
-from ..oslayer import host_facts, processes
+from ...system import host_facts, plain_files
+from ..files import label, payloads
+from ..oslayer import processes
 from .tails import CHUNK
 
 Operations = Mapping[str, Callable[..., Any]]

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ...model.frozen import dataclass
-from ..files import plain_files
+from ...system import plain_files
 from ..keeper import process_status
 from ..oslayer import forks, processes
 from . import link_server

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ...model.frozen import dataclass, field
-from ..files import plain_files
-from ..oslayer import inotify
+from ...system import inotify, plain_files
 
 #: Most bytes of a file in one frame. An event may have to wait for one frame of bulk.
 CHUNK = 256 << 10

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..files import label, plain_files
+from ...system import host_facts, plain_files
+from ..files import label
 from ..files.inbox import Respond
-from ..oslayer import cgroups, container_engine, host_facts, processes
+from ..oslayer import cgroups, container_engine, processes
 from ..oslayer.container_engine import EngineError, LoopClient
 from ..oslayer.processes import Process
 from . import node_primitives
@@ -40,9 +41,9 @@ class ContainerNode(StartedNode):
         start: Callable[[ContainerNode, Mapping[str, Any], Respond], None],
     ) -> None:
         stored = plain_files.read_json(record)
-        super().__init__(name, directory, stored.get("label", {}), READY_S)
+        super().__init__(name, directory, stored.get("label", {}), READY_S, start)
         self.container = container
-        self.wanted: dict[str, Any] = stored.get("wanted", {})
+        self._wanted: dict[str, Any] = stored.get("wanted", {})
         #: Counts starts, so that a late response to an earlier start is ignored.
         self.attempt = 0
         #: Has the present start drawn its incarnation?
@@ -52,7 +53,6 @@ class ContainerNode(StartedNode):
         #: Why the engine rejected the last request; empty if it did not.
         self.problem = ""
         self._engine = engine
-        self._start = start
         self._record = record
         self._boot = host_facts.boot_id()
         self._requests: dict[str, float] = {}
@@ -60,6 +60,10 @@ class ContainerNode(StartedNode):
         self._paused: bool | None = None
         #: When the engine reported ``_paused``, CLOCK_MONOTONIC.
         self._paused_at = 0.0
+
+    @property
+    def wanted(self) -> dict[str, Any]:
+        return self._wanted
 
     @property
     def is_of_earlier_boot(self) -> bool:
@@ -77,10 +81,6 @@ class ContainerNode(StartedNode):
         if main and main.start == self.label.get("start") and main.state not in processes.EXITED:
             return [main, *processes.descendants(self.pid)]
         return []
-
-    def power_on(self) -> None:
-        if not self.alive and not self.starting:
-            self._start(self, self.wanted, lambda kind, payload: None)
 
     def power_off(self) -> dict[str, Any]:
         """Request the engine to kill the container; the pids of its processes."""
@@ -162,7 +162,7 @@ class ContainerNode(StartedNode):
 
     def begin(self, node_label: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
         """Record a new incarnation, before its container is created."""
-        self.label, self.wanted = dict(node_label), dict(wanted)
+        self.label, self._wanted = dict(node_label), dict(wanted)
         self.begun, self.ready, self.problem, self._paused = True, False, "", None
         self._requests.clear()
         self._write_record()

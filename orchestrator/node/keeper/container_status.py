@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from ...model import container as names
-from ..files import label, plain_files
-from ..oslayer import container_engine, host_facts, processes
+from ...system import host_facts, plain_files
+from ..files import label
+from ..oslayer import container_engine, processes
 from ..oslayer.container_engine import EngineClient
-from . import launch, lease_records
+from . import process_status
 
 #: An idle node has two processes: the engine's init and the agent.
 IDLE = 2
@@ -22,21 +23,15 @@ STARTED_BY_HAND = "started again by hand, and not by its host agent"
 
 def bed_status(hostdir: str, bed: str, engine: str, memory: bool = False) -> dict[str, Any]:
     """Everything of the bed on this host. ``memory``: measure it too, which takes milliseconds per process."""
-    directory = Path(hostdir) / label.KEEPER_DIR
     rows = list_containers(hostdir, bed, engine)
-    keeper = {**plain_files.read_json(directory / label.KEEPER_LABEL), "loss": launch.explain_loss(directory)}
     return {
-        "keeper": {**keeper, "alive": bool(label.live_label(directory, label.KEEPER_LABEL))},
-        "unit": plain_files.read_json(directory / label.UNIT),
+        **process_status.host_status(hostdir),
+        "unit": plain_files.read_json(Path(hostdir) / label.KEEPER_DIR / label.UNIT),
         "owners": owners(rows),
         "lacks": sorted({item for row in rows for item in row["Labels"].get(names.LACKS, "").split(",")} - {""}),
         "nodes": list_nodes(hostdir, rows, engine, memory),
-        "leases": list(lease_records.describe_leases(directory / "leases")),
-        "interfaces": host_facts.interfaces(),
         "engine": _engine_version(engine) if memory else "",
         "stamp": plain_files.read_json(Path(hostdir) / label.STAMP),
-        "machine": host_facts.machine_id(),
-        "place": host_facts.directory_identity(hostdir),
     }
 
 

@@ -6,18 +6,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ParamSpec
+from typing import Any
 
 from ...model.event import Command
 from ...model.events import faults
 from ...model.events.commands import CommandFailed, FaultAct, FaultActDone, FaultHeal, FaultHealDone
 from ...model.payload import Payload
+from ...system import host_facts
 from ..files.inbox import Respond, required
-from ..oslayer import host_facts
-from ..oslayer.event_loop import Loop, Timer
+from ..oslayer.event_loop import Call, Loop, Steps, Timer
 from . import primitive_runner
 from .lease_records import Lease, Leases
 from .node_protocol import Node
+from .primitive_runner import OVERTAKEN
 
 #: How long each observation before an injection may take, and that after it at least.
 VERIFY_S = 2.0
@@ -25,14 +26,10 @@ HELD = "fault not proved: the state to verify already held before the injection"
 NOT_KNOWN = "fault not proved: it is not known whether the state to verify already held before the injection"
 UNHEALABLE = "fault not injected: the state that must hold once it is undone does not hold now, so undoing it could not be proved"
 
-P = ParamSpec("P")
 Evidence = Mapping[str, Any]
 Note = Callable[[Lease, Payload], None]
-Call = Callable[[], None]
-#: Work that calls its argument when it is done.
-Work = Callable[[Call], None]
-#: Work that responds to a command, or to the expiry of a lease.
-Job = Callable[["Reply"], None]
+#: What a job of a fault ends with: the type of an outcome, and its payload.
+Outcome = tuple[str, Payload]
 
 
 class FaultLifecycle:
@@ -54,7 +51,7 @@ class FaultLifecycle:
         self._note = note
         self._is_driven = is_driven
         self._holder = holder
-        self._queue = SerialQueue()
+        self._queue = SerialQueue(loop)
         self._timers: dict[tuple[str, str], Timer] = {}
         #: (node, id) of the faults whose injection is not yet verified, with the time after which it is not waited for.
         self._injecting: dict[tuple[str, str], Timer] = {}
@@ -94,7 +91,7 @@ class FaultLifecycle:
             self._end_injection(lease)
             respond(kind, payload)
 
-        self._add(lease, lambda reply: self._inspect(lease, node, reply), acted)
+        self._add(lease, self._act(lease, node), acted)
 
     def is_injecting(self, node: str) -> bool:
         """Is a fault being injected on the node? Until it is verified it is repeated: it would end a new incarnation too."""
@@ -113,16 +110,10 @@ class FaultLifecycle:
         held = self._leases.of(lease.node, command.data.id or command.data.fault)
         for item in held:
             self._cancel_timer(item)
-        self._add(lease, lambda reply: self._heal(lease, reply), self._drop_then(held, respond))
+        self._add(lease, self._heal(lease), self._drop_then(held, respond))
 
-    def _add(self, lease: Lease, job: Job, respond: Respond) -> None:
-        """Queue a job of a fault. An exception is a failure of its command, and the next job of the fault follows."""
-
-        def work(done: Call) -> None:
-            reply = Reply(respond, done)
-            reply.guard(job)(reply)
-
-        self._queue.add(f"{lease.node}/{lease.id}", work)
+    def _add(self, lease: Lease, job: Steps[Outcome], respond: Respond) -> None:
+        self._queue.add(f"{lease.node}/{lease.id}", _responded(job, respond))
 
     def _begin_injection(self, lease: Lease) -> None:
         self._end_injection(lease)
@@ -141,95 +132,67 @@ class FaultLifecycle:
             else:
                 self._loop.call_later(0.0, call)
 
-    def _inspect(self, lease: Lease, node: Node, respond: Reply) -> None:
-        """Reject a fault whose state already holds, as it would prove nothing. A repeated injection was inspected before."""
-        if lease.inspected:
-            self._inject(lease, node, respond)
-            return
+    def _act(self, lease: Lease, node: Node) -> Steps[Outcome]:
+        """Inspect, inject and verify a fault. A repeated injection was inspected before."""
+        if not lease.inspected:
+            if failed := (yield from self._inspect(lease, node)):
+                return "fail", failed
+            lease = replace(lease, inspected=True)
+            self._leases.arm(lease)
+            self._start_timer(lease)
+        return (yield from self._inject(lease, node))
 
-        @respond.guard
-        def inspected(held: bool | None, evidence: Evidence) -> None:
-            self._note(lease, faults.FaultBefore(id=lease.id, evidence=evidence, held=held))
-            if not self._is_in_force(lease):
-                respond("fail", CommandFailed(reason=primitive_runner.OVERTAKEN))
-            elif held is not False:
-                self._reject(lease, HELD if held else NOT_KNOWN, evidence, respond)
-            elif lease.act.of_host and lease.act.verify_heal:
-                primitive_runner.observe_until(
-                    self._loop,
-                    lease.act.verify_heal,
-                    (),
-                    node,
-                    VERIFY_S,
-                    lambda: self._is_in_force(lease),
-                    observed_end,
-                )
-            else:
-                begin()
+    def _inspect(self, lease: Lease, node: Node) -> Steps[CommandFailed | None]:
+        """Reject a fault whose state already holds, as it would prove nothing; and one of a host that cannot be observed now:
+        it would not be seen to return. None: it may be injected."""
+        act = lease.act
+        held, evidence = yield from primitive_runner.observe_once(act.verify, node, VERIFY_S)
+        self._note(lease, faults.FaultBefore(id=lease.id, evidence=evidence, held=held))
+        if not self._is_in_force(lease):
+            return CommandFailed(reason=OVERTAKEN)
+        if held is not False:
+            return self._reject(lease, HELD if held else NOT_KNOWN, evidence)
+        if not (act.of_host and act.verify_heal):
+            return None
+        is_there, evidence = yield from primitive_runner.observe_until(
+            act.verify_heal, (), node, VERIFY_S, lambda: self._is_in_force(lease)
+        )
+        if not self._is_in_force(lease):
+            return CommandFailed(reason=OVERTAKEN)
+        return None if is_there else self._reject(lease, UNHEALABLE, evidence)
 
-        @respond.guard
-        def observed_end(holds: bool, evidence: Evidence) -> None:
-            """A host that cannot be observed now would not be seen to return."""
-            if not self._is_in_force(lease):
-                respond("fail", CommandFailed(reason=primitive_runner.OVERTAKEN))
-            elif holds:
-                begin()
-            else:
-                self._reject(lease, UNHEALABLE, evidence, respond)
-
-        def begin() -> None:
-            repeatable = replace(lease, inspected=True)
-            self._leases.arm(repeatable)
-            self._start_timer(repeatable)
-            self._inject(repeatable, node, respond)
-
-        primitive_runner.observe_once(self._loop, lease.act.verify, node, VERIFY_S, inspected)
-
-    def _reject(self, lease: Lease, reason: str, evidence: Evidence, respond: Reply) -> None:
+    def _reject(self, lease: Lease, reason: str, evidence: Evidence) -> CommandFailed:
         self._drop(lease)
         self._rejected.add((lease.node, lease.id))
-        respond("fail", CommandFailed(reason=reason, verified=False, evidence=evidence))
+        return CommandFailed(reason=reason, verified=False, evidence=evidence)
 
-    def _inject(self, lease: Lease, node: Node, respond: Reply) -> None:
+    def _inject(self, lease: Lease, node: Node) -> Steps[Outcome]:
         """Perform and verify the injection. The first failing primitive ends it, and the fault counts as not verified.
 
         So does a fault whose healing is ordered before the last primitive: it was not injected.
         """
         act, began = lease.act, time.monotonic()
-        until = began + act.limit_s
         early = [item for item in act.verify if item in act.inject[:-1] and not item.args.get("grace_s")]
         late = [primitive for primitive in act.verify if primitive not in early]
-
-        @respond.guard
-        def injected(evidence: Evidence, problems: Sequence[str]) -> None:
-            if primitive_runner.OVERTAKEN not in problems:
-                self._note(lease, faults.FaultInjected(id=lease.id, evidence=evidence, began=began))
-
-            @respond.guard
-            def report(is_verified: bool, evidence: Evidence) -> None:
-                if is_verified:
-                    lasts = self._watch(lease, node)
-                    self._note(lease, faults.FaultVerified(id=lease.id, evidence=evidence, lasts=lasts))
-                    respond("ok", FaultActDone(verified=True, evidence=evidence))
-                else:
-                    reason = problems[0] if problems else "not verified"
-                    respond("fail", CommandFailed(reason=reason, verified=False, evidence=evidence))
-
-            if problems or not late:
-                report(not problems, evidence)
-                return
-            limit_s = max(VERIFY_S, until - time.monotonic())
-            primitive_runner.observe_until(
-                self._loop, late, act.inject, node, limit_s, lambda: self._is_in_force(lease),
-                lambda is_reached, more: report(is_reached, {**(evidence if early else {}), **more}),
-            )  # fmt: skip
-
-        def may_continue(problems: Sequence[str]) -> bool:
-            return self._is_in_force(lease) and not problems
-
-        primitive_runner.perform_all(
-            self._loop, act.inject, node, act.limit_s, may_continue, injected, proofs=act.verify
-        )
+        evidence, problems = yield from primitive_runner.perform_all(
+            self._loop, act.inject, node, act.limit_s,
+            lambda problems: self._is_in_force(lease) and not problems, proofs=act.verify,
+        )  # fmt: skip
+        if OVERTAKEN not in problems:
+            self._note(lease, faults.FaultInjected(id=lease.id, evidence=evidence, began=began))
+        is_verified = not problems
+        if late and not problems:
+            limit_s = max(VERIFY_S, began + act.limit_s - time.monotonic())
+            is_verified, more = yield from primitive_runner.observe_until(
+                late, act.inject, node, limit_s, lambda: self._is_in_force(lease)
+            )
+            evidence = {**(evidence if early else {}), **more}
+        if not is_verified:
+            reason = problems[0] if problems else "not verified"
+            return "fail", CommandFailed(reason=reason, verified=False, evidence=evidence)
+        lasts = self._watch(lease, node)
+        self._note(lease, faults.FaultVerified(id=lease.id, evidence=evidence, lasts=lasts))
+        return "ok", FaultActDone(verified=True, evidence=evidence)
 
     def _watch(self, lease: Lease, node: Node) -> bool | None:
         """Observe a verified fault until it is healed; None if its state cannot be observed on."""
@@ -243,36 +206,28 @@ class FaultLifecycle:
     def _is_in_force(self, lease: Lease) -> bool:
         return (lease.node, lease.id) in self._timers
 
-    def _heal(self, lease: Lease, respond: Reply) -> None:
+    def _heal(self, lease: Lease) -> Steps[Outcome]:
         """Perform all primitives, also after one fails, then verify the healing. What was never injected is left as it is."""
         is_rejected = (lease.node, lease.id) in self._rejected
         if watch := self._watches.pop((lease.node, lease.id), None):
             self._note(lease, watch.end(lease.id))
         act, node, until = lease.act, self._find_node(lease.node), time.monotonic() + lease.act.limit_s
-
-        @respond.guard
-        def healed(evidence: Evidence, problems: Sequence[str]) -> None:
-            self._note(lease, faults.FaultHealed(id=lease.id, evidence=evidence))
-
-            @respond.guard
-            def report(is_verified: bool, evidence: Evidence) -> None:
-                if is_verified:
-                    self._note(lease, faults.HealVerified(id=lease.id, evidence=evidence))
-                    respond("ok", FaultHealDone(verified=True, evidence=evidence))
-                else:
-                    reason = problems[0] if problems else "undoing not verified"
-                    respond("fail", CommandFailed(reason=reason, verified=False, evidence=evidence))
-
-            if (act.heal or act.verify_heal) and not is_rejected:
-                limit_s = max(VERIFY_S, until - time.monotonic())
-                primitive_runner.observe_until(
-                    self._loop, act.verify_heal, act.heal, node, limit_s, lambda: True, report
-                )
-            else:
-                report(True, {"undo": "nothing"})  # recovery replaces what such a fault breaks
-
         primitives = () if is_rejected else act.heal
-        primitive_runner.perform_all(self._loop, primitives, node, act.limit_s, lambda problems: True, healed)
+        evidence, problems = yield from primitive_runner.perform_all(
+            self._loop, primitives, node, act.limit_s, lambda problems: True
+        )
+        self._note(lease, faults.FaultHealed(id=lease.id, evidence=evidence))
+        is_verified, evidence = True, {"undo": "nothing"}  # recovery replaces what such a fault breaks
+        if (act.heal or act.verify_heal) and not is_rejected:
+            limit_s = max(VERIFY_S, until - time.monotonic())
+            is_verified, evidence = yield from primitive_runner.observe_until(
+                act.verify_heal, act.heal, node, limit_s, lambda: True
+            )
+        if not is_verified:
+            reason = problems[0] if problems else "undoing not verified"
+            return "fail", CommandFailed(reason=reason, verified=False, evidence=evidence)
+        self._note(lease, faults.HealVerified(id=lease.id, evidence=evidence))
+        return "ok", FaultHealDone(verified=True, evidence=evidence)
 
     def _start_timer(self, lease: Lease) -> None:
         self._cancel_timer(lease)
@@ -290,7 +245,7 @@ class FaultLifecycle:
             self._note(lease, faults.LeaseOver(key=lease.key))
         finally:
             dropped = self._drop_then([lease], lambda kind, payload: None)
-            self._add(lease, lambda reply: self._heal(lease, reply), dropped)
+            self._add(lease, self._heal(lease), dropped)
 
     def _drop_then(self, leases: Sequence[Lease], respond: Respond) -> Respond:
         """Drop the leases of a fault when its healing has ended, then respond: a keeper that is killed before heals again.
@@ -317,55 +272,37 @@ class FaultLifecycle:
 
 
 class SerialQueue:
-    """Runs works of the same name one after the other: a healing never overtakes its injection."""
+    """Runs tasks of the same name one after the other: a healing never overtakes its injection."""
 
-    def __init__(self) -> None:
-        self._waiting: dict[str, deque[Work]] = {}
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._waiting: dict[str, deque[Steps[None]]] = {}
 
-    def add(self, name: str, work: Work) -> None:
-        """Run ``work`` once all earlier works of this name have called their ``done``."""
+    def add(self, name: str, task: Steps[None]) -> None:
+        """Run the task once all earlier tasks of this name have ended."""
         if name in self._waiting:
-            self._waiting[name].append(work)
-            return
-        self._waiting[name] = deque()
-        work(lambda: self._next(name))
-
-    def _next(self, name: str) -> None:
-        if self._waiting[name]:
-            self._waiting[name].popleft()(lambda: self._next(name))
+            self._waiting[name].append(task)
         else:
-            del self._waiting[name]
+            self._waiting[name] = deque([task])
+            self._loop.start(self._run(name))
 
-
-class Reply:
-    """Responds to a command once, then starts the next work of the queue."""
-
-    def __init__(self, respond: Respond, done: Call) -> None:
-        self._respond = respond
-        self._done = done
-        self._is_sent = False
-
-    def __call__(self, kind: str, payload: Payload) -> None:
-        if self._is_sent:
-            return
-        self._is_sent = True
-        try:
-            self._respond(kind, payload)
-        finally:
-            self._done()
-
-    def guard(self, call: Callable[P, None]) -> Callable[P, None]:
-        """The call, of which an exception is a failure of the command: no command and no work waits for it in vain."""
-
-        def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+    def _run(self, name: str) -> Steps[None]:
+        while self._waiting[name]:
             try:
-                call(*args, **kwargs)
-            except Exception as error:
-                if self._is_sent:
-                    raise
-                self("fail", CommandFailed(reason=f"{type(error).__name__}: {error}"))
+                yield from self._waiting[name].popleft()
+            except Exception:  # the loop logs it, and the others follow
+                self._loop.call_later(0.0, lambda: self._loop.start(self._run(name)))
+                raise
+        del self._waiting[name]
 
-        return guarded
+
+def _responded(job: Steps[Outcome], respond: Respond) -> Steps[None]:
+    """Respond with the outcome of a job. An exception is a failure of its command: no command waits for it in vain."""
+    try:
+        kind, payload = yield from job
+    except Exception as error:  # noqa: BLE001
+        kind, payload = "fail", CommandFailed(reason=f"{type(error).__name__}: {error}")
+    respond(kind, payload)
 
 
 def _lease(run: str, command: Command[FaultAct] | Command[FaultHeal]) -> Lease:

@@ -16,7 +16,7 @@ from typing import IO, Any
 from ...model.act import Primitive
 from ..oslayer import processes
 from ..oslayer.container_engine import EngineClient, EngineError
-from ..oslayer.event_loop import Loop
+from ..oslayer.event_loop import Loop, Steps
 from .node_protocol import Observed
 
 #: How long a response may take. The kernel of a running host accepts a connection at once.
@@ -27,6 +27,8 @@ SESSION_S = 0.1
 TRIES = 2
 #: How much output of a program is kept as evidence, in characters.
 MAX_OUTPUT = 500
+#: What is recorded of an observation, or of a program.
+Evidence = Mapping[str, Any]
 #: The errors of a connection to a host that is down, and to the socket of an engine that is down.
 ABSENT = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ECONNRESET)
 STOPPED = (errno.ECONNREFUSED, errno.ENOENT)
@@ -35,9 +37,6 @@ STOPPED = (errno.ECONNREFUSED, errno.ENOENT)
 SSH = "SSH-"
 #: Connections to a sshd, which stay open while its sessions live: (address, port) -> connection.
 Sessions = dict[tuple[str, int], socket.socket]
-
-#: Called with (evidence, problem) of a program. The problem is empty after exit code 0.
-OnFinished = Callable[[dict[str, Any], str], None]
 
 
 def is_of_host(primitive: Primitive) -> bool:
@@ -59,25 +58,28 @@ def why_unsupported(primitive: Primitive) -> str:
 # --- performing: a program from the inventory ---------------------------------------------------------------------------
 
 
-def run_program(loop: Loop, argv: Sequence[str], limit_s: float, then: OnFinished) -> None:
-    """Run a program in its own session and without the process tag, so that its children may outlive the keeper's nodes."""
+def run_program(loop: Loop, argv: Sequence[str], limit_s: float) -> Steps[tuple[Evidence, str]]:
+    """Run a program for ``limit_s`` at most; (evidence, problem), which is empty after exit code 0.
+
+    It has a session of its own and no process tag, so that its children may outlive the keeper's nodes.
+    """
     environment = {name: value for name, value in os.environ.items() if name != processes.TAG_VARIABLE}
-    output: IO[bytes] | None = None
     try:
-        output = tempfile.TemporaryFile()  # noqa: SIM115 closed when the program has ended
-        program = subprocess.Popen(
-            list(argv), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, env=environment
-        )
+        with tempfile.TemporaryFile() as output:
+            program = subprocess.Popen(
+                list(argv), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+                env=environment,
+            )  # fmt: skip
+            is_late = yield lambda resume: _await(loop, program, limit_s, resume)
+            code, text = program.wait(), _read_tail(output)
     except OSError as error:
-        if output:
-            output.close()
-        then({_command_line(argv): "cannot be run"}, f"{argv[0]}: {error.strerror or error}")
-        return
-    _await(loop, program, output, limit_s, then)
+        return {_command_line(argv): "cannot be run"}, f"{argv[0]}: {error.strerror or error}"
+    result = f"exit code {code}: {text}" if text else f"exit code {code}"
+    return {_command_line(argv): result}, _problem(argv[0], code, text, limit_s if is_late else None)
 
 
-def _await(loop: Loop, program: subprocess.Popen[bytes], output: IO[bytes], limit_s: float, then: OnFinished) -> None:
-    """Call ``then`` when the program has ended. It is killed after ``limit_s``."""
+def _await(loop: Loop, program: subprocess.Popen[bytes], limit_s: float, then: Callable[[bool], None]) -> None:
+    """Call ``then`` when the program has ended: was it late? It is killed after ``limit_s``."""
     fd = os.pidfd_open(program.pid)
     loop.programs[program.pid] = lambda code: setattr(program, "returncode", code)
     is_late = False
@@ -95,11 +97,7 @@ def _await(loop: Loop, program: subprocess.Popen[bytes], output: IO[bytes], limi
         loop.remove_reader(fd)
         os.close(fd)
         loop.programs.pop(program.pid, None)
-        code = program.wait()
-        text = _read_tail(output)
-        argv = program.args if isinstance(program.args, list) else [str(program.args)]
-        result = f"exit code {code}: {text}" if text else f"exit code {code}"
-        then({_command_line(argv): result}, _problem(str(argv[0]), code, text, limit_s if is_late else None))
+        then(is_late)
 
     loop.add_reader(fd, ended)
 
@@ -115,10 +113,9 @@ def _problem(name: str, code: int, output: str, limit_s: float | None) -> str:
 
 
 def _read_tail(output: IO[bytes]) -> str:
-    with output:
-        size = output.seek(0, os.SEEK_END)
-        output.seek(max(0, size - 4 * MAX_OUTPUT))
-        return output.read().decode(errors="replace").strip()[-MAX_OUTPUT:]
+    size = output.seek(0, os.SEEK_END)
+    output.seek(max(0, size - 4 * MAX_OUTPUT))
+    return output.read().decode(errors="replace").strip()[-MAX_OUTPUT:]
 
 
 # --- observing ----------------------------------------------------------------------------------------------------------
@@ -135,7 +132,7 @@ def observe(primitive: Primitive, sessions: Sessions | None = None) -> Observed:
     return _OBSERVE[primitive.kind, of](primitive.args)
 
 
-def _observe_sshd(args: Mapping[str, Any], sessions: Sessions) -> Observed:
+def _observe_sshd(args: Evidence, sessions: Sessions) -> Observed:
     """As ``_observe_network``; and that sshd is off holds only if a session that was open before has ended.
 
     A listener that is gone proves nothing about its sessions: they go on, and with them the connection of the orchestrator.
@@ -168,7 +165,7 @@ def _has_ended(session: socket.socket) -> bool:
     return True
 
 
-def _observe_network(args: Mapping[str, Any], sessions: Sessions | None = None) -> Observed:
+def _observe_network(args: Evidence, sessions: Sessions | None = None) -> Observed:
     """A host is up if its sshd sends a banner, and down if no connection is possible. A booting host is neither.
 
     With an empty ``greeting`` it is up if it accepts the connection: not every service sends a banner.
@@ -224,7 +221,7 @@ def _banner(connection: socket.socket) -> str:
         return ""
 
 
-def _observe_engine(args: Mapping[str, Any]) -> Observed:
+def _observe_engine(args: Evidence) -> Observed:
     """An engine is up if it answers a ping, and down if its socket refuses connections or is missing."""
     path = str(args["socket"])
     try:
@@ -236,7 +233,7 @@ def _observe_engine(args: Mapping[str, Any]) -> Observed:
     return args["state"] == "on", {path: "answers a ping"}
 
 
-def _observe_argv(args: Mapping[str, Any]) -> Observed:
+def _observe_argv(args: Evidence) -> Observed:
     try:
         done = subprocess.run(
             list(args["run"]), stdin=subprocess.DEVNULL, capture_output=True, timeout=CHECK_S, check=False
@@ -249,7 +246,7 @@ def _observe_argv(args: Mapping[str, Any]) -> Observed:
     return done.returncode == 0 and is_shown, {"run": list(args["run"]), "code": done.returncode, **shown}
 
 
-_OBSERVE: Mapping[tuple[str, str], Callable[[Mapping[str, Any]], Observed]] = {
+_OBSERVE: Mapping[tuple[str, str], Callable[[Evidence], Observed]] = {
     ("power", "host"): _observe_network,
     ("power", "ssh"): _observe_network,
     ("link", "host"): _observe_network,

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...model import codec
 from ...model.events.commands import (
     CommandFailed,
     FaultAct,
@@ -24,19 +23,20 @@ from ...model.events.commands import (
     NodeKill,
     NodeKillDone,
 )
-from ...model.events.run import CommandRefused
 from ...model.payload import Payload
+from ...system import host_facts, plain_files
 from .. import warm_up
-from ..files import inbox, label, plain_files
+from ..files import label
 from ..files.event_log import EventLog
-from ..files.inbox import Inbox, Item, Respond, required
+from ..files.inbox import Inbox, Item
+from ..files.performer import NO_RUN, Origin, Performer
 from ..hostlink.fork_server import ForkServer
-from ..oslayer import cgroups, gpus, host_facts, processes
+from ..oslayer import cgroups, gpus, processes
 from ..oslayer.event_loop import Loop
 from .container_lifecycle import ContainerLifecycle
 from .fault_lifecycle import FaultLifecycle
 from .lease_records import Lease, Leases
-from .node_protocol import ExternalNodes
+from .node_protocol import ExternalNodes, NodeLifecycle
 from .process_lifecycle import ProcessLifecycle
 
 POLL_S = 0.25
@@ -46,7 +46,7 @@ CONTAINERS = "containers"
 KEY_BYTES = 32
 
 
-class Keeper:
+class Keeper(Performer):
     """Performs node.apply, node.kill, fault.act and fault.heal for the nodes under ``workdir``."""
 
     def __init__(self, workdir: Path, bed: str, archive: str, backend: str = PROCESSES, engine: str = "") -> None:
@@ -65,12 +65,12 @@ class Keeper:
         def is_driven(run: str) -> bool:
             return label.driven_run(workdir.parent if is_external else workdir) == run
 
-        lifecycles: Mapping[str, Callable[..., Any]] = {
+        lifecycles: Mapping[str, Callable[..., NodeLifecycle[Any]]] = {
             PROCESSES: ProcessLifecycle,
             CONTAINERS: functools.partial(ContainerLifecycle, socket=engine),
             label.OUTSIDE: ExternalNodes,
         }
-        self._nodes: Any = lifecycles[backend](self._loop, workdir, bed, archive, self._note_node)
+        self._nodes: NodeLifecycle[Any] = lifecycles[backend](self._loop, workdir, bed, archive, self._note_node)
         self._gpus = gpus.GpuLeases(bed)
         leases = Leases(directory / "leases")
         self._faults = FaultLifecycle(self._loop, leases, self._nodes.get, self._note_fault, is_driven, holder=writer)
@@ -112,25 +112,6 @@ class Keeper:
         self._nodes.reap()
         if self._fork_server:
             self._fork_server.reap()
-
-    def _take_commands(self) -> None:
-        for item in self._inbox.take():
-            self._handle(item)
-
-    def _handle(self, item: Item) -> None:
-        if item.outcome is not None:
-            self._append_outcome(item, inbox.repeated_outcome(item.outcome))
-            self._inbox.finish(item)
-            return
-        problem = item.problem or self._rejection(item)
-        if problem:
-            self._reject(item, problem)
-            return
-        try:
-            kind = required(item.command.kind, "f")
-            self._handlers()[kind](item, item.command.data)
-        except Exception as error:  # noqa: BLE001
-            self._respond(item, "fail", CommandFailed(reason=f"{type(error).__name__}: {error}"))
 
     def _handlers(self) -> Mapping[type[Payload], Callable[[Item, Any], None]]:
         return {
@@ -193,40 +174,15 @@ class Keeper:
 
         self._nodes.end(self._nodes.get(name), ended)
 
-    def _responder(self, item: Item) -> Respond:
-        return lambda kind, payload: self._respond(item, kind, payload)
+    def _log_of(self, run: str) -> EventLog:
+        return self._log
 
-    def _respond(self, item: Item, kind: str, payload: Payload) -> None:
-        incarnation = self._nodes.get(str(item.command.node)).label.get("incarnation")
-        self._finish(item, {"type": kind, "value": codec.plain(payload), "incarnation": incarnation})
+    def _origin(self, item: Item) -> Origin:
+        return {"node": item.command.node, "run": None if item.run in ("", NO_RUN) else item.run}
 
-    def _finish(self, item: Item, outcome: Mapping[str, Any]) -> None:
-        """Keep the outcome before it is reported, so that a repeated command can report it after a crash."""
-        self._inbox.finish(item, {**outcome, "f": item.command.f, "key": item.command.key})
-        self._append_outcome(item, outcome)
-
-    def _append_outcome(self, item: Item, outcome: Mapping[str, Any]) -> None:
-        command = item.command
-        self._log.append(
-            outcome["type"],
-            command.f,
-            outcome["value"],
-            key=command.key,
-            node=command.node,
-            incarnation=outcome.get("incarnation"),
-            epoch=command.epoch,
-            run=None if item.run == "bed" else item.run,
-        )
-
-    def _reject(self, item: Item, reason: str) -> None:
-        """Write a note of the rejection, and an outcome if the file holds a command."""
-        command, run = item.command, None if item.run in ("", "bed") else item.run
-        refused = CommandRefused(key=command.key or item.name, reason=reason)
-        self._log.note(refused, node=command.node, epoch=command.epoch, run=run)
-        if command.key:
-            self._finish(item, {"type": "fail", "value": codec.plain(CommandFailed(reason=reason))})
-        else:
-            self._inbox.finish(item)
+    def _incarnation_of(self, item: Item) -> str | None:
+        incarnation: str | None = self._nodes.get(str(item.command.node)).label.get("incarnation")
+        return incarnation
 
     def _note_node(self, node: Any, payload: Payload) -> None:
         self._log.note(payload, node=node.name, incarnation=node.label.get("incarnation"))

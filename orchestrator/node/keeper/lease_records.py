@@ -10,8 +10,7 @@ from typing import Any
 from ...model import codec
 from ...model.act import Act
 from ...model.frozen import dataclass
-from ..files import plain_files
-from ..oslayer import host_facts
+from ...system import host_facts, plain_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

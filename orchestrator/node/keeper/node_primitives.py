@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ...model.act import ENDING_SIGNALS, Primitive
-from ..files import inbox, label, plain_files
+from ...system import plain_files
+from ..files import inbox, label
 from ..oslayer import cgroups, launched_workers, processes
 from ..oslayer.processes import Process
 from .node_protocol import Node, Observed, Unsupported

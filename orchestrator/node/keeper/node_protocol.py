@@ -6,19 +6,22 @@ The external keeper runs on the controller for faults that take a host away toge
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from ...model.events.commands import CommandFailed
 from ...model.frozen import dataclass, field
 from ...model.payload import Payload
-from ..files import plain_files
+from ...system import plain_files
 from ..files.inbox import Respond
 from ..oslayer.processes import Process
 
 #: Does a state hold (None: not known yet), and the evidence.
 Observed = tuple[bool | None, dict[str, Any]]
+#: Called with (killed pids, number of processes that are left).
+OnEnd = Callable[[list[int], int], None]
+N = TypeVar("N")
 
 
 class Unsupported(Exception):
@@ -91,9 +94,19 @@ class Node(Protocol):
 
 
 class StartedNode:
-    """What the nodes that a keeper starts on its host have in common. ``label``: of the newest incarnation, also when that has ended."""
+    """What the nodes that a keeper starts on its host have in common. ``label``: of the newest incarnation, also when that has ended.
 
-    def __init__(self, name: str, directory: Path, label: dict[str, Any], ready_s: float) -> None:
+    ``start``: starts a new incarnation.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        label: dict[str, Any],
+        ready_s: float,
+        start: Callable[[Any, Mapping[str, Any], Respond], None],
+    ) -> None:
         self.name = name
         self.directory = directory
         self.label = label
@@ -104,6 +117,12 @@ class StartedNode:
         #: How long a start may take, in seconds.
         self.ready_s = ready_s
         self.pidfd = -1
+        self._start = start
+
+    @property
+    def wanted(self) -> dict[str, Any]:
+        """What the newest incarnation was started with."""
+        raise NotImplementedError
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -117,11 +136,12 @@ class StartedNode:
     def is_up(self) -> bool:
         return self.alive and self.ready
 
+    def power_on(self) -> None:
+        if not self.alive and not self.starting:
+            self._start(self, self.wanted, lambda kind, payload: None)
+
     def log_tail(self) -> str:
-        try:
-            return plain_files.read_tail(self.directory / "agent.log", 2000).decode(errors="replace")
-        except OSError:
-            return ""
+        return plain_files.tail_text(self.directory / "agent.log", 2000)
 
     def fail_start(self, reason: str, log: str | None = None) -> None:
         self.respond_to_start("fail", CommandFailed(reason=reason, log=log))
@@ -130,6 +150,38 @@ class StartedNode:
         waiting, self.waiting, self.starting = self.waiting, [], False
         for respond in waiting:
             respond(kind, payload)
+
+
+class NodeLifecycle(Generic[N]):
+    """The nodes of a keeper by name, of one kind: how they start, end, and are taken over from an earlier keeper."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, N] = {}
+
+    def get(self, name: str) -> N:
+        """A node by name; created if unknown. Raises ValueError for an invalid name."""
+        if not name or "/" in name or name.startswith("."):
+            raise ValueError(f"{name!r} is not the name of a node")
+        if name not in self._nodes:
+            self._nodes[name] = self.make(name)
+        return self._nodes[name]
+
+    def make(self, name: str) -> N:
+        raise NotImplementedError
+
+    def adopt(self) -> None:
+        """Take over the nodes of an earlier keeper: watch the living, report the exits that it did not report."""
+
+    def reap(self) -> None:
+        """Notice what has ended, or is ready, since the last call."""
+
+    def start(self, node: N, wanted: Mapping[str, Any], respond: Respond) -> None:
+        """End what is left of the earlier incarnation, then start a new one; respond with its identity when it is ready."""
+        raise NotImplementedError
+
+    def end(self, node: N, then: OnEnd) -> None:
+        """Kill every process of a node; then call with the killed pids and the number of processes that are left."""
+        raise NotImplementedError
 
 
 OUT_OF_REACH = "the external host agent cannot act on a node, only on its host"
@@ -169,26 +221,19 @@ class ExternalNode:
         return None
 
 
-class ExternalNodes:
-    """Every node that a command names. Same methods as ``ProcessLifecycle``."""
+class ExternalNodes(NodeLifecycle[ExternalNode]):
+    """Every node that a command names. Only leases need a takeover."""
 
     def __init__(self, *unused: object) -> None:
         """The arguments of ``ProcessLifecycle`` are accepted and ignored."""
+        super().__init__()
         self._sessions: dict[tuple[str, int], socket.socket] = {}
 
-    def get(self, name: str) -> ExternalNode:
-        """Raises ValueError for an invalid name."""
-        if not name or "/" in name or name.startswith("."):
-            raise ValueError(f"{name!r} is not the name of a node")
+    def make(self, name: str) -> ExternalNode:
         return ExternalNode(name=name, sessions=self._sessions)
 
-    def adopt(self) -> None:
-        """Only leases need a takeover."""
-
-    def reap(self) -> None:
-        """Programs are reaped by the code that started them."""
+    def start(self, node: ExternalNode, *rest: object) -> None:
+        raise Unsupported(OUT_OF_REACH)
 
     def end(self, node: ExternalNode, *rest: object) -> None:
         raise Unsupported(OUT_OF_REACH)
-
-    start = end

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ...model.act import ENDING_SIGNALS, Act, Primitive
 from ...model.events.faults import FaultLasted
 from ..oslayer import namespaces, processes
-from ..oslayer.event_loop import Loop, Timer
+from ..oslayer.event_loop import Loop, Steps, Timer
 from ..oslayer.processes import Process
 from . import host_primitives, node_primitives
+from .host_primitives import Evidence
 from .node_protocol import ExternalNode, Node, Observed, Unsupported
 
 #: The pause between two observations doubles from the first to the second: one may scan all processes, which takes 5 ms of a core.
@@ -26,8 +27,6 @@ BROKEN_S = 2.0
 REPEATED = ("power", "pause", "limit")
 #: The problem of an injection whose healing was ordered before all of its primitives were performed.
 OVERTAKEN = "healed before it was injected"
-
-Evidence = Mapping[str, Any]
 
 
 def check_supported(primitives: Iterable[Primitive], node: Node) -> None:
@@ -46,66 +45,45 @@ def perform_all(
     node: Node,
     limit_s: float,
     may_continue: Callable[[Sequence[str]], bool],
-    then: Callable[[Evidence, Sequence[str]], None],
     proofs: Sequence[Primitive] = (),
-) -> None:
-    """Perform one after the other, while ``may_continue``; then call with the evidence and the problems.
+) -> Steps[tuple[Evidence, list[str]]]:
+    """Perform one after the other, while ``may_continue``; the evidence and the problems.
 
     If primitives are left out and there is no other problem, the problem is OVERTAKEN.
-
     ``proofs``: states that verify the whole. Those of all primitives but the last must be observed before the next primitive
     is performed. A primitive of ``proofs`` that ends processes must reach one.
     """
     evidence_of_all: dict[str, Any] = {}
     problems: list[str] = []
     until = time.monotonic() + limit_s
-
-    def step(index: int) -> None:
-        if index == len(primitives) or not may_continue(problems):
-            is_overtaken = index < len(primitives) and not problems
-            then(evidence_of_all, [OVERTAKEN] if is_overtaken else problems)
-            return
-        primitive = primitives[index]
-
-        def finished(evidence: Evidence, problem: str) -> None:
-            evidence_of_all.update(evidence)
-            if primitive in proofs and not problem:
-                problem = node_primitives.why_ineffective(primitive, evidence)
-            problems.extend([problem] if problem else [])
-            if grace_s := 0.0 if problem else float(primitive.args.get("grace_s", 0.0)):
-                in_force = lambda: may_continue(problems)  # noqa: E731
-                observe_until(loop, [primitive], [], node, grace_s, in_force, warned)
-                return
-            if problem or primitive not in proofs or index + 1 == len(primitives):
-                step(index + 1)
-                return
+    for number, primitive in enumerate(primitives, start=1):
+        if not may_continue(problems):
+            return evidence_of_all, problems or [OVERTAKEN]
+        evidence, problem = yield from _start(loop, primitive, node, limit_s)
+        evidence_of_all.update(evidence)
+        if primitive in proofs and not problem:
+            problem = node_primitives.why_ineffective(primitive, evidence)
+        if problem:
+            problems.append(problem)
+        elif grace_s := float(primitive.args.get("grace_s", 0.0)):
+            has_ended, _ = yield from observe_until([primitive], [], node, grace_s, lambda: may_continue(problems))
+            evidence_of_all["ended_within_grace"] = has_ended
+        elif primitive in proofs and number < len(primitives):
             left_s = until - time.monotonic()
-            observe_until(loop, [primitive], [], node, left_s, lambda: may_continue(problems), observed)
-
-        def warned(has_ended: bool, evidence: Evidence) -> None:
-            evidence_of_all.update({"ended_within_grace": has_ended})
-            step(index + 1)
-
-        def observed(is_reached: bool, evidence: Evidence) -> None:
-            evidence_of_all.update(evidence)
+            is_reached, more = yield from observe_until([primitive], [], node, left_s, lambda: may_continue(problems))
+            evidence_of_all.update(more)
             problems.extend([] if is_reached else [f"{primitive.kind}: not verified"])
-            step(index + 1)
-
-        _start(loop, primitive, node, limit_s, finished)
-
-    step(0)
+    return evidence_of_all, problems
 
 
 def observe_until(
-    loop: Loop,
     primitives: Sequence[Primitive],
     repeatable: Sequence[Primitive],
     node: Node,
     limit_s: float,
     is_in_force: Callable[[], bool],
-    then: Callable[[bool, Evidence], None],
-) -> None:
-    """Observe until all states are reached, and repeat those of ``repeatable`` that may be repeated; then call.
+) -> Steps[tuple[bool, Evidence]]:
+    """Observe until all states are reached, and repeat those of ``repeatable`` that may be repeated; were they, and the evidence.
 
     It ends when the fault is no longer in force: a rollback must not be undone. The rollback begins after this last
     observation, which may still show the states.
@@ -113,22 +91,18 @@ def observe_until(
     until = time.monotonic() + limit_s
     pause_s = HOST_POLL_S if any(map(host_primitives.is_of_host, primitives)) else POLL_S
     repeated = [item for item in repeatable if item.kind in REPEATED and not host_primitives.is_of_host(item)]
-
-    def poll(pause_s: float) -> None:
+    yield POLL_S
+    while True:
         observations = [observe(primitive, node) for primitive in primitives]
         is_reached = bool(observations) and all(holds for holds, _ in observations)
         if not is_reached and not is_in_force():
-            then(False, {"overtaken": "healed before it was verified"})
-            return
+            return False, {"overtaken": "healed before it was verified"}
         if is_reached or time.monotonic() > until:
-            then(is_reached, merged(observations))
-            return
+            return is_reached, merged(observations)
         for primitive in repeated:
             _perform(primitive, node)
-        longer_s = max(pause_s, min(2 * pause_s, LONGEST_POLL_S))
-        loop.call_later(pause_s, lambda: poll(longer_s))
-
-    loop.call_later(POLL_S, lambda: poll(pause_s))
+        yield pause_s
+        pause_s = max(pause_s, min(2 * pause_s, LONGEST_POLL_S))
 
 
 def adopt(primitives: Sequence[Primitive], node: Node) -> None:
@@ -142,26 +116,16 @@ def adopt(primitives: Sequence[Primitive], node: Node) -> None:
             _perform(primitive, node)
 
 
-def observe_once(
-    loop: Loop,
-    primitives: Sequence[Primitive],
-    node: Node,
-    limit_s: float,
-    then: Callable[[bool | None, Evidence], None],
-) -> None:
-    """Observe once whether all states hold (None: not known within ``limit_s``); then call with the evidence."""
+def observe_once(primitives: Sequence[Primitive], node: Node, limit_s: float) -> Steps[tuple[bool | None, Evidence]]:
+    """Observe once whether all states hold (None: not known within ``limit_s``); with the evidence."""
     until = time.monotonic() + limit_s
-
-    def poll() -> None:
+    while True:
         observations = [observe(primitive, node) for primitive in primitives]
         states = [holds for holds, _ in observations]
         is_unknown = not states or (None in states and False not in states)
-        if is_unknown and states and time.monotonic() < until:
-            loop.call_later(POLL_S, poll)
-            return
-        then(None if is_unknown else all(states), merged(observations))
-
-    poll()
+        if not (is_unknown and states and time.monotonic() < until):
+            return None if is_unknown else all(states), merged(observations)
+        yield POLL_S
 
 
 class FaultWatch:
@@ -235,17 +199,15 @@ def merged(observations: Sequence[Observed]) -> dict[str, Any]:
     return {name: value for _, evidence in observations for name, value in evidence.items()}
 
 
-def _start(loop: Loop, primitive: Primitive, node: Node, limit_s: float, then: host_primitives.OnFinished) -> None:
-    """Perform a primitive of the node at once, or run the program of a primitive of its host; then call."""
+def _start(loop: Loop, primitive: Primitive, node: Node, limit_s: float) -> Steps[tuple[Evidence, str]]:
+    """Perform a primitive of the node at once, or run the program of a primitive of its host; (evidence, problem)."""
     if not host_primitives.is_of_host(primitive):
-        then(*_perform(primitive, node))
-        return
+        return _perform(primitive, node)
     try:
         argv = _in_network(primitive, node).args["run"]
     except Unsupported as error:
-        then({}, str(error))
-        return
-    host_primitives.run_program(loop, argv, limit_s, then)
+        return {}, str(error)
+    return (yield from host_primitives.run_program(loop, argv, limit_s))
 
 
 def _perform(primitive: Primitive, node: Node) -> tuple[dict[str, Any], str]:

@@ -18,15 +18,16 @@ from ...model.events.nodes import NodeEnded, NodeExit
 from ...model.frozen import dataclass
 from ...model.gang import temporary_directory
 from ...model.payload import Payload
+from ...system import plain_files
 from .. import warm_up
 from ..agent import agent
-from ..files import label, plain_files
+from ..files import label
 from ..files.inbox import Respond
 from ..oslayer import forks, processes
-from ..oslayer.event_loop import Loop
-from ..oslayer.processes import Process
+from ..oslayer.event_loop import Loop, Steps
 from . import fabric
-from .process_node import OnEnd, ProcessNode
+from .node_protocol import NodeLifecycle, OnEnd
+from .process_node import ProcessNode
 
 #: How long the processes of a node may take to end after SIGKILL: less than the deadlines of the commands that wait for it (60 s).
 END_S = 50.0
@@ -64,17 +65,17 @@ class _Start:
             os.close(write)
 
 
-class ProcessLifecycle:
+class ProcessLifecycle(NodeLifecycle[ProcessNode]):
     """All nodes of a bed on this host. ``note``: writes an event about a node."""
 
     def __init__(self, loop: Loop, workdir: Path, bed: str, archive: str, note: Note) -> None:
+        super().__init__()
         self._loop = loop
         self._directory = workdir / "nodes"
         self._bed = bed
         self._tag = processes.bed_tag(bed, str(workdir))
         self._archive = archive
         self._note = note
-        self._nodes: dict[str, ProcessNode] = {}
         (workdir / label.RUN_LOCK).touch(mode=0o600)  # agents know from it that no run is driven yet
         self._due: list[_Start] = []
         self._scanned_at, self._scanned_names = 0.0, frozenset[str]()
@@ -82,21 +83,16 @@ class ProcessLifecycle:
         #: How many objects the keeper has frozen; agents report it.
         self._frozen = warm_up.freeze_objects()
 
-    def get(self, name: str) -> ProcessNode:
-        """A node by name; created if unknown. Raises ValueError for an invalid name."""
-        if not name or "/" in name or name.startswith("."):
-            raise ValueError(f"{name!r} is not the name of a node")
-        if name not in self._nodes:
-            self._nodes[name] = ProcessNode(
-                self._loop,
-                name,
-                self._directory / name,
-                prefix=f"{self._tag}/{name}/",
-                switch=self._fabric,
-                start=self.start,
-                orphans=self._orphans,
-            )
-        return self._nodes[name]
+    def make(self, name: str) -> ProcessNode:
+        return ProcessNode(
+            self._loop,
+            name,
+            self._directory / name,
+            prefix=f"{self._tag}/{name}/",
+            switch=self._fabric,
+            start=self.start,
+            orphans=self._orphans,
+        )
 
     def adopt(self) -> None:
         """Take over the nodes of an earlier keeper: watch the living, report the exits that it did not report."""
@@ -145,30 +141,24 @@ class ProcessLifecycle:
     def _end(self, node: ProcessNode, ending: list[OnEnd]) -> None:
         is_ending, node.ending, node.end_by = bool(node.ending), ending, time.monotonic() + END_S
         if not is_ending:
-            self._kill_until_ended(node, {}, RETRY_S)
+            self._loop.start(self._kill_until_ended(node))
 
-    def _kill_until_ended(self, node: ProcessNode, killed: dict[int, int], pause_s: float) -> None:
-        """``killed``: pid -> start time."""
-        living = node.processes()
-        if (living or node.alive) and time.monotonic() <= node.end_by:
+    def _kill_until_ended(self, node: ProcessNode) -> Steps[None]:
+        """All processes are scanned again once those of the last scan have exited, or after ``SCAN_S``."""
+        killed: dict[int, int] = {}  # pid -> start time
+        pause_s = RETRY_S
+        while ((living := node.processes()) or node.alive) and time.monotonic() <= node.end_by:
             due = {process.pid: process for process in living if killed.get(process.pid) != process.start}
             killed |= {pid: due[pid].start for pid in processes.kill(due.values())}
             scan_at = time.monotonic() + SCAN_S if living else 0.0
-            self._loop.call_later(pause_s, lambda: self._wait_for_exits(node, living, killed, pause_s, scan_at))
-            return
+            yield pause_s
+            pause_s = min(2 * pause_s, LONGEST_RETRY_S)
+            while time.monotonic() < scan_at and any(processes.is_alive(item.pid, item.start) for item in living):
+                yield pause_s
+                pause_s = min(2 * pause_s, LONGEST_RETRY_S)
         ending, node.ending = node.ending, []
         for then in ending:
             then(sorted(killed), len(living))
-
-    def _wait_for_exits(
-        self, node: ProcessNode, living: list[Process], killed: dict[int, int], pause_s: float, scan_at: float
-    ) -> None:
-        """Scan all processes again once those of the last scan have exited, or at ``scan_at``."""
-        longer_s = min(2 * pause_s, LONGEST_RETRY_S)
-        if time.monotonic() < scan_at and any(processes.is_alive(process.pid, process.start) for process in living):
-            self._loop.call_later(longer_s, lambda: self._wait_for_exits(node, living, killed, longer_s, scan_at))
-        else:
-            self._kill_until_ended(node, killed, longer_s)
 
     def reap(self) -> None:
         """Reap children that exited: agents, orphans of nodes whose agent has ended, programs that act on the host."""

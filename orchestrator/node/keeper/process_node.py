@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ...model.bed import LinkSpec
-from ..files import label, plain_files
+from ...system import plain_files
+from ..files import label
 from ..files.inbox import Respond
 from ..oslayer import cgroups, processes, traffic_control
 from ..oslayer.event_loop import Loop
@@ -15,12 +16,9 @@ from ..oslayer.processes import Process
 from ..oslayer.stops import DutyCycle, Stops
 from . import fabric, node_primitives
 from .fabric import Fabric
-from .node_protocol import Observed, StartedNode, Unsupported
+from .node_protocol import Observed, OnEnd, StartedNode, Unsupported
 
 READY_S = 20.0
-
-#: Called with (killed pids, number of processes that are left).
-OnEnd = Callable[[list[int], int], None]
 
 
 class ProcessNode(StartedNode):
@@ -41,7 +39,7 @@ class ProcessNode(StartedNode):
         start: Callable[[ProcessNode, Mapping[str, Any], Respond], None],
         orphans: Callable[[], set[int]],
     ) -> None:
-        super().__init__(name, directory, plain_files.read_json(directory / label.NODE_LABEL), READY_S)
+        super().__init__(name, directory, plain_files.read_json(directory / label.NODE_LABEL), READY_S, start)
         #: Was it forked by an earlier keeper? Then this keeper cannot know its exit code, nor adopt its orphans.
         self.adopted = False
         #: Called in order once none of its processes lives; not empty while it is being ended.
@@ -49,7 +47,6 @@ class ProcessNode(StartedNode):
         self.end_by = 0.0
         self._prefix = prefix
         self._switch = switch
-        self._start = start
         self._orphans = orphans
         self._stops = Stops()
         self._duty_cycle = DutyCycle(loop, lambda: self._stops.others(self.processes()))
@@ -66,10 +63,6 @@ class ProcessNode(StartedNode):
             return [agent, *processes.descendants(self.pid)]
         sessions = processes.live_sessions([(self.pid, self.label["start"])]) if self.pid else set()
         return processes.select(processes.scan(), self._prefix, sessions | self._orphans())
-
-    def power_on(self) -> None:
-        if not self.alive and not self.starting:
-            self._start(self, self.wanted, lambda kind, payload: None)
 
     def power_off(self) -> dict[str, Any]:
         return {"killed": processes.kill(self.processes())}

@@ -7,22 +7,25 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..files import label, plain_files
-from ..oslayer import host_facts, processes
+from ...system import host_facts, plain_files
+from ..files import label
+from ..oslayer import processes
 from ..oslayer.processes import Process
-from . import launch, lease_records
+from . import keeper_start, lease_records
 
 END_S = 10.0
 
 
 def bed_status(hostdir: str, bed: str, memory: bool = False) -> dict[str, Any]:
-    root = Path(hostdir)
-    directory = root / label.KEEPER_DIR
-    keeper = {**plain_files.read_json(directory / label.KEEPER_LABEL), "loss": launch.explain_loss(directory)}
+    return {**host_status(hostdir), "owners": [], "nodes": list_nodes(Path(hostdir), bed, memory=memory)}
+
+
+def host_status(hostdir: str) -> dict[str, Any]:
+    """What a bed has on this host beside its nodes."""
+    directory = Path(hostdir) / label.KEEPER_DIR
+    keeper = {**plain_files.read_json(directory / label.KEEPER_LABEL), "loss": keeper_start.explain_loss(directory)}
     return {
         "keeper": {**keeper, "alive": bool(label.live_label(directory, label.KEEPER_LABEL))},
-        "owners": [],
-        "nodes": list_nodes(root, bed, memory=memory),
         "leases": list(lease_records.describe_leases(directory / "leases")),
         "interfaces": host_facts.interfaces(),
         "machine": host_facts.machine_id(),

@@ -15,12 +15,14 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from ...model.requirements import ENGINE, version_text
-from .event_loop import Loop
+from .event_loop import Loop, Steps
 
 #: The API version of requests, unless the engine demands another one. Engine 20.10 introduced it; Engine 29 demands 1.44.
 API_VERSION = "1.41"
 _TOO_NEW = re.compile(r"client version \S+ is too old\. Minimum supported API version is (\d+\.\d+)")
 _TOO_OLD = re.compile(r"client version \S+ is too new\. Maximum supported API version is (\d+\.\d+)")
+#: A path that names its version, such as those of podman's own API.
+_VERSIONED = re.compile(r"/v\d")
 #: A response has some kilobytes; the list of all containers of a large host has more.
 MAX_BYTES = 64 << 20
 #: HTTP status: the container or image does not exist; its state does not allow the request.
@@ -82,7 +84,8 @@ class PendingRequest:
             headers["Content-Type"] = "application/json"
         try:
             self._connection.sock = _connected(socket_path, deadline_s)
-            self._connection.request(method, f"/v{api_version(socket_path)}{path}", data, headers)
+            full_path = path if _VERSIONED.match(path) else f"/v{api_version(socket_path)}{path}"
+            self._connection.request(method, full_path, data, headers)
         except OSError as error:
             self.close()
             raise connection_error(socket_path, error, deadline_s) from error
@@ -160,6 +163,15 @@ class LoopClient:
             deadline_s,
             lambda: self.request(method, path, on_response, body, deadline_s=deadline_s),
         )
+
+    def ask(self, method: str, path: str, body: Any = None, *, deadline_s: float = 10.0) -> Steps[Any]:
+        """Send a request and wait for the content of its response. Raises EngineError."""
+        content, error = yield lambda resume: self.request(
+            method, path, lambda content, error: resume((content, error)), body, deadline_s=deadline_s
+        )
+        if error:
+            raise error
+        return content
 
     def _await(
         self, pending: PendingRequest, on_response: OnResponse, deadline_s: float, retry: Callable[[], None]

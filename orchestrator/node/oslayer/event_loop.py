@@ -12,9 +12,15 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 Call = Callable[[], None]
+#: What a task waits for: a pause in seconds, or a call that gets the function to continue the task with a result, once.
+Wait = float | Callable[[Callable[[Any], None]], None]
+#: A task: it yields what it waits for, so that its steps read top-down, and may return a value to the task that awaits it.
+Steps = Generator[Wait, Any, T]
 
 
 class Timer:
@@ -63,6 +69,21 @@ class Loop:
             call()
 
         run_and_rearm()
+
+    def start(self, steps: Steps[None]) -> None:
+        """Run a task until it ends. While it waits, the loop makes other calls."""
+
+        def go_on(result: Any = None) -> None:
+            try:
+                wait = steps.send(result)
+            except StopIteration:
+                return
+            if callable(wait):
+                wait(go_on)
+            else:
+                self.call_later(wait, go_on)
+
+        go_on()
 
     def on_signal(self, number: int, call: Call) -> None:
         """Call after one or more of these signals."""

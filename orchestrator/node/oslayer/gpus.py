@@ -49,16 +49,24 @@ def driver_facts(root: Path = Path("/")) -> dict[str, Any]:
 
 def check_health(limit_s: float = 2.0) -> dict[str, Any]:
     """``{count, problems}`` from nvidia-smi; ``{reason}`` if it cannot be run or fails."""
-    argv = ["nvidia-smi", f"--query-gpu={','.join(HEALTH_FIELDS)}", "--format=csv,noheader"]
+    try:
+        return parse_health(_query(HEALTH_FIELDS, limit_s))
+    except OSError as error:
+        return {"reason": f"nvidia-smi: {error}"}
+
+
+def _query(fields: Sequence[str], limit_s: float) -> str:
+    """nvidia-smi's table of these fields. Raises OSError if it cannot be run or fails."""
+    argv = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"]
     try:
         done = subprocess.run(
             argv, capture_output=True, text=True, timeout=limit_s, stdin=subprocess.DEVNULL, check=False
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return {"reason": f"nvidia-smi: {error}"}
+    except subprocess.TimeoutExpired as error:
+        raise OSError(str(error)) from None
     if done.returncode:
-        return {"reason": f"nvidia-smi: {(done.stderr or done.stdout).strip()[-200:]}"}
-    return parse_health(done.stdout)
+        raise OSError((done.stderr or done.stdout).strip()[-200:])
+    return done.stdout
 
 
 def parse_health(text: str) -> dict[str, Any]:
@@ -115,15 +123,10 @@ class LeaseError(Exception):
 
 def list_uuids() -> dict[str, str]:
     """Index -> UUID of the GPUs of this host, by nvidia-smi; empty where it is missing or fails."""
-    argv = ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=QUERY_S, stdin=subprocess.DEVNULL, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return {}
-    rows = (line.split(",") for line in done.stdout.splitlines() if line.count(",") == 1)
-    return {index.strip(): uuid.strip() for index, uuid in rows} if done.returncode == 0 else {}
+    rows: list[list[str]] = []
+    with suppress(OSError):
+        rows = [line.split(",") for line in _query(("index", "uuid"), QUERY_S).splitlines() if line.count(",") == 1]
+    return {index.strip(): uuid.strip() for index, uuid in rows}
 
 
 def devices(wanted: Mapping[str, Any]) -> tuple[str, ...]:

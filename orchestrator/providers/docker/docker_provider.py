@@ -8,26 +8,20 @@ from dataclasses import replace
 from functools import partial
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from ...core.bed import container_requests, engine_kind
 from ...model import container as names
 from ...model.bed import BedSpec, HostSpec, NodeSpec
 from ...model.event import Command
 from ...model.events import NodeApply
-from ...node.keeper.launch import HUGE_PAGES
+from ...node.keeper.keeper_start import HUGE_PAGES
 from ...node.oslayer import processes
 from .. import host_problems, owners, sites
-from ..hosts_provider import CAPABILITIES, HostsProvider
+from ..event_reader import CAPABILITIES
+from ..hosts_provider import HostsProvider
 from ..sites import Site
 from . import engines
-
-if TYPE_CHECKING:
-    import docker
-
-__all__ = ["CAPABILITIES", "DockerProvider"]
-
-T = TypeVar("T")
 
 
 class DockerProvider(HostsProvider):
@@ -37,7 +31,7 @@ class DockerProvider(HostsProvider):
         self,
         state: Path,
         connect: Callable[[BedSpec, HostSpec, bool], Site] = sites.connect,
-        engine: Callable[[HostSpec, docker.DockerClient | None], engines.Engine] = engines.Engine,
+        engine: Callable[[HostSpec, Callable[..., Any]], engines.Engine] = engines.Engine,
     ) -> None:
         super().__init__(state, connect)
         self._engine = engine
@@ -73,26 +67,17 @@ class DockerProvider(HostsProvider):
         site = self._site(bed, host)
         wanted = [node.container for node in nodes if node.container]
         missing = partial(host_problems.missing_images, host)
-        ready = self._with_engine(
-            bed, host, lambda engine: engines.ready(engine, bed, wanted, lambda: site.call("routes"), missing)
-        )
+        ready = engines.ready(self._engine(host, site.call), bed, wanted, lambda: site.call("routes"), missing)
         owner = self._make_directories(bed, host)
         about: dict[str, Any] = {"archive": archive_path, "owner": (owner["uid"], owner["gid"]), "ready": ready}
         self._requests.update({node.name: _request(bed, node, **about) for node in nodes})
 
     def _end_host(self, bed: BedSpec, host: HostSpec) -> None:
         if bed.network == "private":
-            self._with_engine(bed, host, lambda engine: engine.remove_network(bed))
+            self._engine(host, self._site(bed, host).call).remove_network(bed)
 
     def _keeper(self, bed: BedSpec, host: HostSpec) -> dict[str, Any]:
         return {**super()._keeper(bed, host), "python": _python(host)}
-
-    def _with_engine(self, bed: BedSpec, host: HostSpec, work: Callable[[engines.Engine], T]) -> T:
-        engine = self._engine(host, self._site(bed, host).client())
-        try:
-            return work(engine)
-        finally:
-            engine.close()
 
 
 def _request(

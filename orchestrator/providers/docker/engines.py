@@ -1,22 +1,19 @@
-"""A host's container engine through the docker SDK: its version, images and registries, and the private network of a bed."""
+"""The container engine of a host, by requests from that host: its version, images and registries, and the private network of a bed."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...core.bed import container_requests, engine_kind, gpu_devices
 from ...model import container, redaction
 from ...model import container as names
 from ...model.bed import BedSpec, ContainerSpec, HostSpec
 from ...model.frozen import dataclass
-from ...node.oslayer import processes
+from ...node.oslayer import container_engine, processes
 from .. import owners
-
-if TYPE_CHECKING:
-    import docker
 
 #: The range of private networks: a part of 10/8 without defaults of engines or clusters.
 POOL = ipaddress.IPv4Network("10.212.0.0/14")
@@ -33,25 +30,11 @@ class EngineProblem(OSError):
 
 
 class Engine:
-    """One engine. ``base_url``: its socket's, or that of a transport to it."""
+    """The engine of a host. ``call``: performs an operation on the host (``Site.call``)."""
 
-    def __init__(self, host: HostSpec, client: docker.DockerClient | None = None) -> None:
+    def __init__(self, host: HostSpec, call: Callable[..., Any]) -> None:
         self._host = host
-        self._client = client
-
-    @property
-    def client(self) -> docker.DockerClient:
-        """Raises EngineProblem."""
-        import docker
-
-        from ...node.oslayer import container_engine
-
-        if self._client is None:
-            url = f"unix://{self._host.engine}"
-            self._client = docker.DockerClient(
-                base_url=url, version=container_engine.api_version(self._host.engine), timeout=int(CALL_S)
-            )
-        return self._client
+        self._call = call
 
     @property
     def is_local(self) -> bool:
@@ -59,17 +42,13 @@ class Engine:
         return self._host.connection == "local"
 
     def identify(self) -> engine_kind.Engine:
-        """Raises EngineProblem if the engine does not respond or is too old."""
-        from ...node.oslayer import container_engine
-
-        if self._client is None:
-            container_engine.EngineClient(self._host.engine).request("GET", "/_ping")
-        version = self.client.version()
+        """Raises EngineProblem if the engine is too old, OSError if it does not respond."""
+        version = self._get("/version")
         is_podman = names.is_podman(version)
         known = engine_kind.read(
             version,
             self._get(engine_kind.PODMAN_INFO) if is_podman else None,
-            options="" if is_podman else str(self.client.info().get("SecurityOptions")),
+            options="" if is_podman else str(self._get("/info").get("SecurityOptions")),
             can_update=not is_podman or self._can_update(),
         )
         if known.is_too_old:
@@ -78,99 +57,80 @@ class Engine:
             )
         return known
 
-    def _get(self, path: str) -> Mapping[str, Any]:
-        """A response of podman's own API, which has no place in the SDK. Raises EngineProblem."""
-        api = self.client.api
-        response = api.get(f"{api.base_url}{path}")
-        if response.status_code != 200:
-            raise EngineProblem(f"podman does not respond to {path}: {response.status_code} {response.text[:200]}")
-        return dict(response.json())
+    def _request(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """(HTTP status, content, or the message of an error). Raises OSError."""
+        about = {"engine": self._host.engine, "method": method, "path": path, "body": body, "limit_s": CALL_S}
+        status, content = self._call("engine", CALL_S, **about)
+        return int(status), content
+
+    def _get(self, path: str) -> Any:
+        """Raises EngineProblem, OSError."""
+        status, content = self._request("GET", path)
+        if status != 200:
+            raise EngineProblem(f"{str(content)[:300]} (request {path})")
+        return content
 
     def _can_update(self) -> bool:
-        import docker.errors
-
-        try:
-            self.client.api.update_container(engine_kind.NO_CONTAINER, cpu_shares=2)
-        except docker.errors.APIError as error:
-            return engine_kind.knows_update(error.status_code or 0, str(error.explanation))
-        return False
+        path = f"/containers/{engine_kind.NO_CONTAINER}/update"
+        return engine_kind.knows_update(*self._request("POST", path, {"CpuShares": 2}))
 
     def images(self, wanted: Sequence[str]) -> Mapping[str, str]:
         """The id of each image that exists."""
-        import docker.errors
-
-        ids = {}
-        for name in dict.fromkeys(wanted):
-            try:
-                ids[name] = str(self.client.images.get(name).id)
-            except docker.errors.ImageNotFound:
-                continue
+        ids: Mapping[str, str] = self._call(
+            "images", CALL_S, engine=self._host.engine, wanted=list(dict.fromkeys(wanted))
+        )
         return ids
 
     def pull(self, image: str) -> None:
-        """Let the engine pull an image. This user's login of its registry goes with the request.
+        """Let the engine of this machine pull an image. This user's login of its registry goes with the request.
 
         Raises EngineProblem.
         """
-        import docker.errors
-        from requests.exceptions import RequestException
+        from http.client import HTTPException
 
-        name, tag = names.split_image(image)
+        from ...prepare import pull
+
         try:
-            lines = list(self.client.api.pull(name, tag=tag, stream=True, decode=True))
-        except docker.errors.DockerException as error:
-            problem = str(getattr(error, "explanation", None) or error)
-        except RequestException as error:
+            problem = pull.pull(self._host.engine, image, logins([image]).get(image, ""))
+        except (OSError, HTTPException, ValueError) as error:
             problem = f"the engine broke off the pull: {error}"
-        else:
-            problem = next((str(line["error"]) for line in lines if line.get("error")), "")
         if problem:
             raise EngineProblem(explain_pull(image, problem))
 
     def network(self, bed: BedSpec, routes: Sequence[str]) -> str:
         """The subnet of the bed's private network, created if necessary. Raises EngineProblem."""
-        present = self._network(bed)
-        if present is not None:
-            return str(present.attrs["IPAM"]["Config"][0]["Subnet"])
+        if present := self._network(bed):
+            return str(present["IPAM"]["Config"][0]["Subnet"])
         return self._make_network(bed, routes)
 
     def remove_network(self, bed: BedSpec) -> None:
-        present = self._network(bed)
-        if present is not None:
-            present.remove()
+        if present := self._network(bed):
+            status, message = self._request("DELETE", f"/networks/{present['Id']}")
+            if status >= 400:
+                raise EngineProblem(message)
 
-    def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
-        self._client = None
-
-    def _network(self, bed: BedSpec) -> Any:
-        """Raises EngineProblem if a network of another owner has the name."""
-        networks = self.client.networks.list(names=[names.network_name(bed.name)])
-        named = [network for network in networks if network.name == names.network_name(bed.name)]
-        if named and (named[0].attrs.get("Labels") or {}).get(names.BED) != processes.bed_tag(bed.name, bed.hostdir):
-            raise EngineProblem(_name_taken(bed, (named[0].attrs.get("Labels") or {}).get(names.OWNER, "")))
-        return named[0] if named else None
+    def _network(self, bed: BedSpec) -> Mapping[str, Any]:
+        """The network of the bed, empty without one. Raises EngineProblem if a network of another owner has the name."""
+        name = names.network_name(bed.name)
+        listed = self._get(container_engine.with_query("/networks", filters={"name": [name]}))
+        present: Mapping[str, Any] = next((network for network in listed if network["Name"] == name), {})
+        labels = present.get("Labels") or {}
+        if present and labels.get(names.BED) != processes.bed_tag(bed.name, bed.hostdir):
+            raise EngineProblem(_name_taken(bed, labels.get(names.OWNER, "")))
+        return present
 
     def _make_network(self, bed: BedSpec, routes: Sequence[str]) -> str:
-        import docker.errors
-        import docker.types
-
         refused = ""
         for subnet in _free(len(bed.all_nodes), routes):
-            pool = docker.types.IPAMPool(subnet=str(subnet))
-            try:
-                self.client.networks.create(
-                    names.network_name(bed.name),
-                    driver="bridge",
-                    ipam=docker.types.IPAMConfig(pool_configs=[pool]),
-                    labels={names.BED: processes.bed_tag(bed.name, bed.hostdir), names.OWNER: owners.text(bed)},
-                )
+            labels = {names.BED: processes.bed_tag(bed.name, bed.hostdir), names.OWNER: owners.text(bed)}
+            ipam = {"Driver": "default", "Config": [{"Subnet": str(subnet)}]}
+            about = {"Name": names.network_name(bed.name), "Driver": "bridge", "IPAM": ipam, "Labels": labels}
+            status, content = self._request("POST", "/networks/create", about)
+            if status < 400:
                 return str(subnet)
-            except docker.errors.APIError as error:
-                refused = str(error.explanation or error)
-                if not any(word in refused.lower() for word in _TAKEN):
-                    break
+            refused = str(content)
+            if not any(word in refused.lower() for word in _TAKEN):
+                break
         raise EngineProblem(f"no private network can be created: {refused or 'no free subnet'}")
 
 

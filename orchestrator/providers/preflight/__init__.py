@@ -8,7 +8,7 @@ from ...model.bed import BedSpec, BedStatus
 from ...model.provider import Prober
 from ...model.requirements import Requirement
 from . import this_host
-from .results import Checked, failure, summary
+from .checked import Checked, failure, summary
 
 __all__ = ["UNCHECKED", "Checked", "check", "examine", "failure", "summary"]
 

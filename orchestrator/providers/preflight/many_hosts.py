@@ -13,9 +13,9 @@ from typing import Any
 from ...model.bed import BedSpec, BedStatus
 from ...model.plan import HostClock
 from ...model.provider import Prober
-from ...node.oslayer import host_facts
+from ...system import host_facts
 from . import rules
-from .results import LOOKUP_S, Checked
+from .checked import LOOKUP_S, Checked
 from .rules import Connection, NetworkNamespace, Observations
 
 #: How long one probe may take; a host that takes longer is treated as unreachable.

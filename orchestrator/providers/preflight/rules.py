@@ -13,7 +13,7 @@ from ...model.frozen import dataclass, field
 from ...model.plan import Gap, HostClock
 from ...model.requirements import Requirement
 from ...node import preflight_checks
-from .results import LOOKUP_S, agent, space, versions
+from .checked import LOOKUP_S, agent, versions
 
 #: Wall clocks that differ by more make logs of several hosts hard to compare, and certificates fail.
 WALL_S = 1.0
@@ -250,7 +250,7 @@ def _shm(bed: BedSpec, observed: Observations) -> Iterable[Requirement]:
     if free:
         node = min(free, key=lambda name: free[name])
         fix = f"set ccbed_shm_size of {bed.node(node).host} to more, or free what fills /dev/shm of {node}"
-        yield space("shm", free[node], requirements.SHM_BYTES, fix)
+        yield requirements.space("shm", free[node], requirements.SHM_BYTES, fix)
 
 
 def _spaces(bed: BedSpec, observed: Observations) -> Iterable[Requirement]:
@@ -265,7 +265,7 @@ def _spaces(bed: BedSpec, observed: Observations) -> Iterable[Requirement]:
                 least[path] = (free, namespace)
     if least:
         path, (free, namespace) = min(least.items(), key=lambda item: item[1][0])
-        yield space(
+        yield requirements.space(
             "disk",
             free,
             requirements.DISK_BYTES,

@@ -15,8 +15,8 @@ from ...model import requirements
 from ...model.bed import BedSpec, BedStatus
 from ...model.free_memory import FreeMemory, available_in_cgroup, available_on_host
 from ...model.requirements import Requirement
-from ...node.files.plain_files import read_text
-from .results import LOOKUP_S, agent, space, versions
+from ...system.plain_files import read_text
+from .checked import LOOKUP_S, agent, versions
 
 _PORTS = 8
 
@@ -81,7 +81,7 @@ def _space(name: str, path: Path, needed: int, fix: str) -> Requirement:
         stats = os.statvfs(path)
     except OSError as error:
         return Requirement.warn(name, f"{path}: {error.strerror}", fix)
-    return space(name, stats.f_bavail * stats.f_frsize, needed, fix)
+    return requirements.space(name, stats.f_bavail * stats.f_frsize, needed, fix)
 
 
 def _lookups(bed: BedSpec) -> Iterable[Requirement]:

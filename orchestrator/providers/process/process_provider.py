@@ -8,46 +8,35 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ...model.bed import BedSpec, BedStatus, HostSpec, Machine, NodeStatus
+from ...model.bed import BedSpec, BedStatus, HostSpec, NodeStatus
 from ...model.errors import InfrastructureError, KeeperGoneError
-from ...model.event import Command, Event
+from ...model.event import Command
+from ...model.events import KEEPER_COMMANDS
 from ...model.provider import Cursors, Fetched, Prober
-from ...node.files import inbox, label, plain_files
+from ...node.files import inbox, label
 from ...node.hostlink import bed_files
-from ...node.keeper import launch, lease_records, process_status
+from ...node.keeper import keeper_start, lease_records, process_status
 from ...node.keeper import process_status as keeper_status
-from .. import archive, files
-from ..event_reader import Follower
-
-CAPABILITIES = frozenset({"kill", "limit", "pause", "signal", "stop"})
-KEEPER_COMMANDS = ("node.apply", "node.kill", "fault.act", "fault.heal")
-EVENTS = "events.jsonl"
-#: The run name of commands that belong to no run.
-NO_RUN = "bed"
+from ...system import plain_files
+from .. import archive, node_files
+from ..bed_commands import BED
+from ..event_reader import BoundProvider
 
 
-class ProcessProvider:
+class ProcessProvider(BoundProvider):
     """See model.provider.Provider. ``python``: the interpreter of nodes whose spec names none; it has torch."""
 
     def __init__(self, state: Path, python: str = sys.executable) -> None:
+        super().__init__()
         self._state = state
         self._python = python
-        self._bed: BedSpec | None = None
-        self._run = NO_RUN
-        self._follower: Follower | None = None
 
     def warm_up(self, bed: BedSpec) -> None:
         """Nothing to do: this machine needs no connection."""
 
-    def capabilities(self, host: str) -> frozenset[str]:
-        return CAPABILITIES
-
-    def machines(self, bed: BedSpec) -> Mapping[str, Machine]:
-        return {}
-
     def observe(self, bed: BedSpec, *, memory: bool = True) -> BedStatus:
         """Memory is not measured while a run is open: it takes the kernel milliseconds per process."""
-        return bed_status(bed, memory=memory and self._run == NO_RUN)
+        return bed_status(bed, memory=memory and self._run == BED)
 
     def observe_node(self, bed: BedSpec, node: str) -> NodeStatus:
         return self.observe(bed).node(node)
@@ -65,14 +54,14 @@ class ProcessProvider:
         workdir = Path(bed.workdir)
         bed_files.prepare_directories(bed.workdir, [node.name for node in bed.all_nodes], bed.shared_dir)
         if bed.fabric:
-            from . import fabric  # with 5 modules that other beds do not load
+            from . import fabric_checks  # with 5 modules that other beds do not load
 
-            fabric.write_hosts(bed)
+            fabric_checks.write_hosts(bed)
         path, digest = archive.write(workdir / "agent")
         named = bed.nodes[0].python
         try:
-            launch.ensure_keeper(
-                workdir, bed.name, path, digest, named or self._python, env=launch.HUGE_PAGES, named=named
+            keeper_start.ensure_keeper(
+                workdir, bed.name, path, digest, named or self._python, env=keeper_start.HUGE_PAGES, named=named
             )
         except RuntimeError as error:
             first, *rest = str(error).splitlines()
@@ -101,39 +90,19 @@ class ProcessProvider:
         return {}
 
     def open(self, bed: BedSpec, run: str) -> Cursors:
-        """Bind to a run. Events of the keeper are read from now on, the run's own files from their beginning.
-
-        Outside of runs (NO_RUN) the nodes' own files are read from now on.
-        """
-        self.close()
-        workdir = Path(bed.workdir)
-        nodes = [workdir / "nodes" / node.name for node in bed.all_nodes]
-        logs = [workdir / label.KEEPER_DIR / EVENTS, *((node / EVENTS for node in nodes) if run == NO_RUN else ())]
-        directories = [] if run == NO_RUN else [node / "runs" / run for node in nodes]
-        for directory in (*(log.parent for log in logs), *directories):
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for log in logs:
-            log.touch(mode=0o600)
-        self._bed, self._run = bed, run
-        self._follower = Follower(workdir, run, directories, logs)
-        return {str(log.relative_to(workdir)): log.stat().st_size for log in logs}
+        return self._bind(bed, run, [label.KEEPER_DIR])
 
     def put(self, content: Mapping[str, bytes]) -> str:
-        return str(files.put_payload(self._workdir / "payloads", content))
+        return str(node_files.put_payload(self._workdir / "payloads", content))
 
     def perform(self, command: Command) -> None:
         self.require_performer(command)
-        directory = self._workdir / ("keeper" if command.f in KEEPER_COMMANDS else f"nodes/{command.node}")
+        directory = self._workdir / ("keeper" if command.kind in KEEPER_COMMANDS else f"nodes/{command.node}")
         inbox.post_command(directory, self._run, command)
 
     def require_performer(self, command: Command) -> None:
-        if command.f in KEEPER_COMMANDS and not label.lock_holder(self._workdir / "keeper"):
-            raise KeeperGoneError(launch.describe_loss(self._workdir / "keeper"))
-
-    def poll(self, cursors: Cursors, timeout_s: float) -> tuple[Sequence[Event], Cursors]:
-        if self._follower is None:
-            raise RuntimeError("open() must be called before poll()")
-        return self._follower.poll(cursors, timeout_s)
+        if command.kind in KEEPER_COMMANDS and not label.lock_holder(self._workdir / "keeper"):
+            raise KeeperGoneError(keeper_start.describe_loss(self._workdir / "keeper"))
 
     def heartbeats(self) -> Mapping[str, tuple[str, int]]:
         nodes = self._bed.all_nodes if self._bed else ()
@@ -145,10 +114,10 @@ class ProcessProvider:
         roots = [self._workdir / "nodes" / node]
         if self._bed:
             roots.append(Path(self._bed.shared_dir))
-        return files.fetch(roots, path, to, limit)
+        return node_files.fetch(roots, path, to, limit)
 
     def fetch_all(self, node: str, wanted: Sequence[tuple[str, Path]], limit: int) -> list[Fetched]:
-        return files.fetch_each(self.fetch, node, wanted, limit)
+        return node_files.fetch_each(self.fetch, node, wanted, limit)
 
     def forget(self, bed: BedSpec, run: str, *, is_gathered: bool = False) -> None:
         """Remove node files, checkpoints and outcomes of the run."""
@@ -162,14 +131,10 @@ class ProcessProvider:
 
     @property
     def _workdir(self) -> Path:
-        if self._bed is None:
-            raise RuntimeError("open() must be called first")
-        return Path(self._bed.workdir)
+        return Path(self._bound.workdir)
 
     def close(self) -> None:
-        if self._follower:
-            self._follower.close()
-        self._follower, self._run = None, NO_RUN
+        self._unbind()
 
 
 # --- the status of a bed of local processes, from labels, locks and /proc alone ---------------------------------------
@@ -189,7 +154,7 @@ def bed_status(bed: BedSpec, *, memory: bool = True) -> BedStatus:
         keeper_pid=int(keeper.get("pid", 0)),
         keeper_hash=str(keeper.get("agent", "")),
         keeper_python=str(keeper.get("python", "")),
-        keeper_loss=launch.explain_loss(workdir / label.KEEPER_DIR),
+        keeper_loss=keeper_start.explain_loss(workdir / label.KEEPER_DIR),
         leases=lease_records.describe_leases(workdir / label.KEEPER_DIR / "leases"),
         open_run=str(plain_files.read_json(workdir / "open-run.json").get("run", "")),
     )

@@ -10,7 +10,7 @@ from ...model.frozen import dataclass
 from ...model.requirements import HOST_PYTHON, version_text
 from .. import archive
 from . import connection_errors
-from .requests import Channel, PushedChannel
+from .host_requests import Channel, PushedChannel
 from .ssh_connection import Connection
 
 #: Runs on any Python, so that it can report one that is too old. It prints frame headers.

@@ -12,7 +12,7 @@ from ...model.frozen import dataclass
 from ..bounded_threads import Upkeep
 from . import helper_start
 from .connection_errors import HostError
-from .requests import Link, RemoteError, Response
+from .host_requests import Link, RemoteError, Response
 
 #: A link server ends without a request in 30 s (``link_server.SILENCE_S``). It sends something twice a second by itself.
 PING_S = 5.0

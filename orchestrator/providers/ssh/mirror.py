@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ...node.files import plain_files
 from ...node.files.label import KEEPER_DIR
 from ...node.hostlink import tails
 from ...node.hostlink.tails import Tree
+from ...system import plain_files
 
 Have = dict[str, tuple[int, str]]
 

@@ -9,23 +9,20 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...model.bed import BedSpec, HostSpec
 from ...model.frozen import dataclass
 from ...model.provider import Fetched
 from ...node.hostlink.tails import Tree
-from .. import files
+from .. import node_files
 from ..bed_commands import BED
 from ..bounded_threads import Upkeep
 from . import helper_start, ssh_connection
 from .connection_errors import HostError
 from .host_connection import HostConnection
+from .host_requests import Link, Response
 from .mirror import Mirror
-from .requests import Link, Response
-
-if TYPE_CHECKING:
-    import docker
 
 #: How long written files may take to arrive before the connection is closed anyway.
 FLUSH_S = 2.0
@@ -124,7 +121,7 @@ class RemoteSite:
         return self._refused.get(path, "")
 
     def put(self, content: Mapping[str, bytes], deadline_s: float = 60.0) -> str:
-        path = f"{self._bed.hostdir}/payloads/{files.payload_hash(content)}"
+        path = f"{self._bed.hostdir}/payloads/{node_files.payload_hash(content)}"
         if self._host_connection.request({"do": "has", "path": path}, b"", deadline_s)[0]:
             return path
         listed = [[name, len(data)] for name, data in content.items()]
@@ -138,7 +135,7 @@ class RemoteSite:
         for node in nodes:
             trees.append(Tree(path=f"nodes/{node}", node=node))
             path = f"nodes/{node}/exec" if run == BED else f"nodes/{node}/runs/{run}"
-            trees.append(Tree(path=path, node=node, deep=True, cap=files.node_limit()))
+            trees.append(Tree(path=path, node=node, deep=True, cap=node_files.node_limit()))
         self._nodes.update(dict.fromkeys(nodes))
         self._follow(trees)
         for tree in trees:
@@ -202,7 +199,7 @@ class RemoteSite:
             place = path if path.startswith("/") else f"{self._bed.hostdir}/nodes/{node}/{path}"
             return pull(self._host_connection.request, place, to, limit, deadline_s)
 
-        return files.fetch_each(fetch_one, node, wanted, limit)
+        return node_files.fetch_each(fetch_one, node, wanted, limit)
 
     def _is_mirrored(self, node: str, path: str) -> bool:
         return not path.startswith("/") and (
@@ -216,19 +213,13 @@ class RemoteSite:
         result = None if isinstance(settled, OSError) else settled[f"nodes/{node}/{path}"]
         if result and not result["there"]:
             return Fetched(path=path, size=0, reason="not there")
-        got = files.fetch([self._mirror.path(f"nodes/{node}")], path, to, limit)
+        got = node_files.fetch([self._mirror.path(f"nodes/{node}")], path, to, limit)
         if result is None:
             reason = f"{settled}; what had come before is here" if got.size else str(settled)
             return Fetched(path=path, size=got.size, capped=got.capped, reason=reason)
         reason = "; ".join(part for part in (got.reason, _unread(result)) if part)
         cut = (PurePosixPath(name).relative_to(f"nodes/{node}/{path}").as_posix() for name in result["capped"])
         return Fetched(path=path, size=got.size, capped=tuple(dict.fromkeys((*got.capped, *cut))), reason=reason)
-
-    def client(self) -> docker.DockerClient:
-        """A client of the host's engine over the same connection. Raises HostError."""
-        from ..docker import engine_over_ssh
-
-        return engine_over_ssh.client(lambda: self.connection, self.host)
 
     def close(self) -> None:
         """End the connection and with it the helper, once all written files have arrived. The mirror stays."""
@@ -312,7 +303,7 @@ class RemoteSite:
 
 def _unread(result: Mapping[str, Any]) -> str:
     """The files that the host itself cannot read; empty if it can read all."""
-    text = files.summary([f"{name}: {why}" for name, why in result["unread"]])
+    text = node_files.summary([f"{name}: {why}" for name, why in result["unread"]])
     return f"cannot be read there: {text}" if text else ""
 
 
@@ -337,14 +328,14 @@ def pull(send: Request, path: str, to: Path, limit: int, deadline_s: float) -> F
     for name, length, closed in sorted(listed, key=lambda entry: (entry[1], entry[0])):
         room = max(0, limit - size)
         capped += [name] if room < length else []
-        wanted = files.parts(name or path, length, room)
+        wanted = node_files.parts(name or path, length, room)
         try:
             received, reason = (0, f"{name}: {closed}") if closed else _file(request, path, name, to, wanted)
         except HostError as error:
             return Fetched(path=path, size=size, capped=tuple(capped), reason=str(error))
         size += received
         problems += [reason] if reason else []
-    return Fetched(path=path, size=size, capped=tuple(capped), reason=files.summary(problems))
+    return Fetched(path=path, size=size, capped=tuple(capped), reason=node_files.summary(problems))
 
 
 def _file(
@@ -359,7 +350,7 @@ def _file(
     with target.open("wb") as out:
         for start, end in wanted:
             if start:
-                out.write(files.gap(start - received))
+                out.write(node_files.gap(start - received))
             at = start
             while at < end:
                 try:

@@ -121,7 +121,6 @@ def sync(directory: Path) -> None:
 
 #: Names of a checkpoint: its single file, or the directory of all ranks' files (no suffix), and its manifest.
 NAME = re.compile(r"^\.?e(\d+)-s(\d+)(\.pt|\.json|)(\.tmp)?$")
-FENCE = "fence.json"
 
 
 class Refused(Exception):
@@ -187,11 +186,8 @@ def check_fence(directory: Path, identity: Identity) -> None:
 
 def fence(directory: Path) -> int:
     """The attempt that may commit. Raises OSError or ValueError if the fence cannot be read."""
-    path = directory / FENCE
-    try:
-        return int(json.loads(path.read_text())["epoch"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: has no epoch") from error
+    path = directory / manifest.FENCE
+    return manifest.fenced_attempt(path.read_bytes(), str(path))
 
 
 def prune(directory: Path, *, epoch: int, keep: int) -> None:

@@ -80,9 +80,6 @@ def figures(before: Reading, after: Reading) -> Iterator[Result]:
         yield ProbeFigure(name=name, unit="1", better="lower", values=(round(max(0.0, share), 4),))
 
 
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
-
-
 def run(ctx: context.RankContext) -> None:
     """Probe on this rank; every probe is a step, and its event is written when it ends."""
     ctx.connect()
@@ -109,7 +106,7 @@ def _node(ctx: context.RankContext) -> Node:
 def _hosts(world: int) -> list[Any]:
     """By rank, what identifies its host: containers of a host share its kernel."""
     boots: list[Any] = [None] * world
-    boot = _BOOT.read_text().strip() if _BOOT.exists() else os.uname().nodename
+    boot = recorder.boot_id() or os.uname().nodename
     dist.all_gather_object(boots, boot)
     return boots
 

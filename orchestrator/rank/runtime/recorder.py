@@ -22,9 +22,13 @@ from . import run_gaps
 
 #: step, op, index, peer, chunk, bytes, start, end
 CHUNK = struct.Struct("<IHHHHQdd")
-BOOT = Path("/proc/sys/kernel/random/boot_id")
 #: Larger files that a rank imports are named with their size and not hashed, in bytes.
 LARGEST = 64 * 1024 * 1024
+
+
+def boot_id() -> str:
+    """The random id that the kernel draws at each boot."""
+    return read("/proc/sys/kernel/random/boot_id").strip()
 
 
 class Appender:
@@ -62,7 +66,7 @@ class Notes:
     def __init__(self, path: str, *, node: str, incarnation: str, rank: int, epoch: int) -> None:
         self.path = path
         self._out = Appender(path)
-        self._boot = BOOT.read_text().strip() if BOOT.exists() else ""
+        self._boot = boot_id()
         self._rank, self._epoch = rank, epoch
         self._source = {"node": node, "incarnation": incarnation, "writer": f"rank-{rank}.e{epoch}"}
         self._n = 0

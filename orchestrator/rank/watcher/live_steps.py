@@ -11,7 +11,6 @@ import json
 import os
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 from . import importlib_bootstrap, imports, record, steps
@@ -25,7 +24,6 @@ AT_FIRST_S, AFTER_EVENT_S = 60.0, 5.0
 #: The same at all other times, unless the run waits for a fault or a step.
 LATER_S = 10.0
 _OF_WORKERS = ("rank.held", "rank.inside", "rank.released", "hold.expired", "rank.unobserved")
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class EventFile:
@@ -41,7 +39,7 @@ class EventFile:
             "incarnation": os.environ["CCBED_INCARNATION"],
             "writer": f"watch-{self._worker.orders}-{os.getpid()}.e{self._epoch}",
         }
-        self._boot = _BOOT.read_text().strip() if _BOOT.exists() else ""
+        self._boot = record.boot_id()
         self._n = 0
         self._lock = threading.Lock()
 

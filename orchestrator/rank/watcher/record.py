@@ -45,6 +45,11 @@ def text_of(fields: ranges.Fields) -> bytes:
     return "".join(_encode(fields, 0)).encode(errors="replace")
 
 
+def boot_id() -> str:
+    """The random id that the kernel draws at each boot."""
+    return _BOOT.read_text().strip() if _BOOT.exists() else ""
+
+
 class Recorder:
     """Appends lines to the record. A process that was forked from the recorded one writes nothing."""
 
@@ -308,7 +313,7 @@ def _process(via: str) -> ranges.Fields:
         "restart": number("TORCHELASTIC_RESTART_COUNT", 0),
         "pid": os.getpid(),
         "host": socket.gethostname(),
-        "boot": _BOOT.read_text().strip() if _BOOT.exists() else "",
+        "boot": boot_id(),
         "wall": time.time(),
         "python": sys.version.split()[0],
         "argv0": sys.argv[0] if getattr(sys, "argv", None) else "",

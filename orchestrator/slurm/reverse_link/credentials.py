@@ -11,8 +11,8 @@ import stat
 from pathlib import Path
 
 from ...model.errors import InfrastructureError
-from ...node.files import plain_files
 from ...node.hostlink.reverse_link import CERTIFICATE, MAX_LINE, TOKENS, read_private
+from ...system import plain_files
 
 KEY = "link-key.pem"
 _TOKEN_BYTES = 32

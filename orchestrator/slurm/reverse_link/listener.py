@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from ...model.errors import InfrastructureError
-from ...node.files import plain_files
 from ...node.hostlink import frames
 from ...node.hostlink.reverse_link import CERTIFICATE, LISTENERS, MAX_LINE, WELCOME
 from ...node.hostlink.tls_stream import server_context
-from ...node.oslayer import host_facts, processes
+from ...node.oslayer import processes
 from ...providers.bounded_threads import BoundedThreads, Upkeep
 from ...providers.ssh.host_connection import SLICE_S
+from ...system import host_facts, plain_files
 from . import credentials, host_stream
 from .host_stream import HostStream
 

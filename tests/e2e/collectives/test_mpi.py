@@ -15,7 +15,7 @@ from orchestrator.collectives.rank import algorithm_choice, mpi_names
 from orchestrator.core.bed import links
 from orchestrator.model.schedule import OPERATIONS
 from orchestrator.model.trial import Recovery, Trial, World
-from orchestrator.providers.process import fabric
+from orchestrator.providers.process import fabric_checks
 from orchestrator.rank.exchange import cases
 from orchestrator.rank.exchange.cases import REDUCING
 from orchestrator.store import beds
@@ -90,7 +90,7 @@ def test_its_rows_stand_in_the_same_table(bed: Bed) -> None:
 @pytest.fixture
 def isolated(tmp_path: Path) -> Iterator[Bed]:
     """Four nodes in network namespaces, where every node counts what it sends."""
-    if lacking := "; ".join(lack.text for lack in fabric.lacking(links.parse({"rate": "1gbit"}))):
+    if lacking := "; ".join(lack.text for lack in fabric_checks.lacking(links.parse({"rate": "1gbit"}))):
         pytest.skip(f"no emulated fabric here: {lacking}")
     state = tmp_path / "state" / "ccbed"
     code, output = ccbed(state, "up", str(ROOT / "inventories/fabric.yml"))

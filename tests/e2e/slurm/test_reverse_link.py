@@ -21,13 +21,13 @@ from pathlib import Path
 import pytest
 
 from orchestrator.model.bed import BedSpec, HostSpec
-from orchestrator.node.files import plain_files
 from orchestrator.node.hostlink import reverse_link
 from orchestrator.node.hostlink.tls_stream import TlsStream, client_context
 from orchestrator.node.oslayer import processes
 from orchestrator.providers import archive
 from orchestrator.providers.ssh.remote_host import RemoteSite
 from orchestrator.slurm.reverse_link import credentials, listener, reverse_connection
+from orchestrator.system import plain_files
 
 pytestmark = pytest.mark.e2e
 

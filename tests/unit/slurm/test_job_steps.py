@@ -15,9 +15,10 @@ import pytest
 
 from orchestrator.model.bed import BedSpec, HostSpec, Machine, NodeSpec, SlurmSpec
 from orchestrator.model.errors import InfrastructureError
-from orchestrator.node.oslayer import host_facts, processes
+from orchestrator.node.oslayer import processes
 from orchestrator.slurm import job_steps, slurm_commands
 from orchestrator.slurm.allocation import Allocation
+from orchestrator.system import host_facts
 
 ALLOCATION = Allocation(
     job_id=7, nodes=("a1", "a2"), addresses=("198.51.100.1", "198.51.100.2"), ends_at=None, is_owned=True

@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.model.bed import SlurmSpec
 from orchestrator.slurm import cluster as slurm_job
-from orchestrator.slurm import inventory as slurm_options
+from orchestrator.slurm import inventory_variables as slurm_options
 
 
 @pytest.mark.parametrize(

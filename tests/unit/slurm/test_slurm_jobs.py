@@ -22,7 +22,7 @@ from orchestrator.model.trial import FaultPlan, Trial, Trigger
 from orchestrator.nightly.app import night_trials
 from orchestrator.nightly.suite import Night, Suite
 from orchestrator.node.oslayer import processes
-from orchestrator.slurm import allocation, ephemeral_bed, job_state, slurm_jobs, slurm_provider
+from orchestrator.slurm import allocation, job_state, slurm_jobs, slurm_provider
 from orchestrator.slurm.allocation import Allocation, Driver
 from orchestrator.slurm.job_state import JobState, LostNode
 from orchestrator.slurm.slurm_commands import SlurmError
@@ -397,7 +397,7 @@ def test_the_job_that_a_resumed_night_obtains_for_a_kept_bed_stays(
     assert present is not None
     monkeypatch.setattr(allocation, "acquire", lambda bed, **options: replace(present, job_id=13))
     monkeypatch.setattr(down, "end", lambda session, bed, **options: downs.append(bed.name))
-    with ephemeral_bed.of_resumed_run(session, bed, quiet=True, is_named=is_named):
+    with slurm_jobs.of_resumed_run(session, bed, quiet=True, is_named=is_named):
         slurm_jobs._obtain(session, bed)
     assert downs == ended
     assert (recorded_driver(tmp_path) is None) is not is_named
@@ -435,7 +435,7 @@ def test_a_second_ctrl_c_cancels_the_job_of_an_ephemeral_bed(
     monkeypatch.setattr(allocation, "release", release)
     bed = hold(bed, tmp_path, None)
     session.obtained.append("lab")
-    with pytest.raises(KeyboardInterrupt), ephemeral_bed.of_command(session, bed, is_wanted=True):
+    with pytest.raises(KeyboardInterrupt), slurm_jobs.of_command(session, bed, is_wanted=True):
         raise RuntimeError
     assert text in printed.getvalue()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import re
@@ -14,9 +13,8 @@ from typing import Any
 from ...model import manifest as manifests
 from ...model.events.checkpoints import CheckpointFacts, SkippedCheckpoint
 from ...model.events.commands import CheckpointScanDone
-from ..files import plain_files
+from ...system import plain_files
 
-FENCE = "fence.json"
 _NAME = re.compile(r"^\.?(e(\d+)-s(\d+))\b(.*)$")
 
 Beat = Callable[[], None]
@@ -33,13 +31,14 @@ def write_fence(directory: Path, epoch: int, *, fresh: bool = True) -> None:
     present = read_fence(directory)
     if present is not None and present > epoch:
         raise ValueError(f"the fence in {directory} is at epoch {present}")
-    plain_files.replace_file(directory / FENCE, json.dumps({"epoch": epoch}).encode(), durable=True)
+    plain_files.replace_file(directory / manifests.FENCE, json.dumps({"epoch": epoch}).encode(), durable=True)
+    plain_files.sync(directory)
 
 
 def read_fence(directory: Path) -> int | None:
     """The oldest epoch that may commit; None if there is no fence. Raises ValueError if the fence is damaged."""
-    path = directory / FENCE
-    return int(json.loads(plain_files.read_file(path))["epoch"]) if path.exists() else None
+    path = directory / manifests.FENCE
+    return manifests.fenced_attempt(plain_files.read_file(path), str(path)) if path.exists() else None
 
 
 def require_fence(directory: Path, epoch: int) -> None:
@@ -48,7 +47,9 @@ def require_fence(directory: Path, epoch: int) -> None:
     present = read_fence(directory)
     if present is None or present < epoch:
         raise OSError(
-            errno.EAGAIN, f"the fence is at epoch {present}, and epoch {epoch} searches", str(directory / FENCE)
+            errno.EAGAIN,
+            f"the fence is at epoch {present}, and epoch {epoch} searches",
+            str(directory / manifests.FENCE),
         )
 
 
@@ -127,14 +128,5 @@ def _difference(file: Path, entry: Mapping[str, Any], beat: Beat) -> str:
     size = file.stat().st_size
     if size != entry["bytes"]:
         return f"size {size}, manifest says {entry['bytes']}"
-    digest = _sha256(file, beat)
+    digest = plain_files.sha256(file, beat)
     return "" if digest == entry["sha256"] else f"sha256 {digest[:12]}, manifest says {entry['sha256'][:12]}"
-
-
-def _sha256(path: Path, beat: Beat) -> str:
-    digest = hashlib.sha256()
-    with open(plain_files.open_file(path), "rb") as file:
-        while block := file.read(8 << 20):
-            digest.update(block)
-            beat()
-    return digest.hexdigest()

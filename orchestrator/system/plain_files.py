@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import secrets
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,14 @@ def read_tail(path: str | Path, size: int) -> bytes:
         return file.read(size)
 
 
+def tail_text(path: str | Path, size: int) -> str:
+    """The same as text; empty if the file cannot be read."""
+    try:
+        return read_tail(path, size).decode(errors="replace")
+    except OSError:
+        return ""
+
+
 def read_text(path: str) -> str:
     """The text of a file, such as of the kernel's; empty if it cannot be read."""
     try:
@@ -75,6 +84,16 @@ def read_json(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
+def sha256(path: str | Path, beat: Callable[[], None] = lambda: None) -> str:
+    """The SHA-256 of a plain file, as hexadecimal digits. ``beat`` is called after each block. Raises OSError."""
+    digest = hashlib.sha256()
+    with open(open_file(path), "rb") as file:
+        while block := file.read(8 << 20):
+            digest.update(block)
+            beat()
+    return digest.hexdigest()
+
+
 def create_file(path: str | Path) -> int:
     """Create a file for writing, readable by its owner only; its descriptor. An existing file is removed. Raises OSError."""
     Path(path).unlink(missing_ok=True)
@@ -84,7 +103,7 @@ def create_file(path: str | Path) -> int:
 def replace_file(path: str | Path, data: bytes, *, durable: bool = False) -> None:
     """Replace a file in one step: readers see the old content or the new content. Raises OSError.
 
-    ``durable``: the new content is on disk before this function returns.
+    ``durable``: the new content is on disk before it has the name; ``sync`` makes the name durable.
     """
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
@@ -95,13 +114,12 @@ def replace_file(path: str | Path, data: bytes, *, durable: bool = False) -> Non
                 file.flush()
                 os.fsync(file.fileno())
         os.replace(temporary, target)
-    except OSError as error:
-        error.filename = error.filename or str(target)  # a full disk names no file
+    except BaseException as error:
+        if isinstance(error, OSError):
+            error.filename = error.filename or str(target)  # a full disk names no file
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    if durable:
-        _sync_directory(target.parent)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -119,8 +137,9 @@ def resolve_below(path: str, roots: Iterable[str]) -> str:
     raise PermissionError(f"{path} is outside of the bed's directories")
 
 
-def _sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Force the content of a file, or the names in a directory, to the disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..files import label, plain_files
+from ...system import plain_files
+from ..files import label
 from ..oslayer import cgroups, processes
 from ..oslayer.event_loop import wait_readable
 
@@ -111,7 +112,7 @@ def _start(workdir: Path, archive: Path, python: str, arguments: Sequence[str], 
     finally:
         os.close(read)
     if not ready:
-        text = output.decode(errors="replace") + _log_tail(workdir / label.KEEPER_DIR / "keeper.log")
+        text = output.decode(errors="replace") + plain_files.tail_text(workdir / label.KEEPER_DIR / "keeper.log", 4000)
         reason = cgroups.explain_oom(oom_kills)
         head = f"the host agent did not start{': ' if reason else ''}{reason}"
         raise RuntimeError("\n".join([head, *text.splitlines()[-15:]]))
@@ -123,10 +124,3 @@ def exclusive(directory: Path) -> Iterator[None]:
     with (directory / "prepare.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _log_tail(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")[-4000:]
-    except OSError:
-        return ""

@@ -9,7 +9,7 @@ from ...model.errors import InfrastructureError
 from ...model.free_memory import FreeMemory
 from ...model.frozen import dataclass, field
 from ...model.plan import Gap, HostClock
-from ...model.requirements import MIB, Requirement, size_text
+from ...model.requirements import Requirement
 
 #: A peer's name that takes longer to look up delays every start of a gang.
 LOOKUP_S = 0.5
@@ -48,13 +48,6 @@ def _word(group: list[Requirement]) -> str:
     if all(requirement.outcome == "ok" for requirement in group):
         return ", ".join(requirement.text for requirement in group)
     return "FAILED" if any(requirement.outcome == "fail" for requirement in group) else "warned"
-
-
-def space(name: str, free: int, needed: int, fix: str) -> Requirement:
-    text = size_text(free)
-    if free >= needed:
-        return Requirement.ok(name, f"{text} ok")
-    return Requirement.fail(name, f"{text} free, {needed // MIB} MiB needed", fix)
 
 
 def versions(bed: BedSpec, status: BedStatus) -> Iterable[Requirement]:

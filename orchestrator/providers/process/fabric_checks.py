@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ...core.bed import links
-from ...core.bed.links import Lack
 from ...model.bed import BedSpec, LinkSpec
 from ...model.errors import InfrastructureError
+from ...model.requirements import Requirement
 from ...node.keeper import fabric as node_fabric
 
 HOSTS = Path("/etc/hosts")
@@ -23,7 +23,7 @@ def refuse(bed: BedSpec) -> None:
     """Raises InfrastructureError with a line for each missing requirement, before the bed is created."""
     if lacks := lacking(bed.link):
         hint = "\n".join(dict.fromkeys(lack.fix for lack in lacks))
-        positions = (_link_position(bed) if lack.only_for_link else f"bed {bed.name}" for lack in lacks)
+        positions = (_link_position(bed) if lack.name == links.LINK else f"bed {bed.name}" for lack in lacks)
         raise InfrastructureError(
             *(f"{position}: {lack.text}" for position, lack in zip(positions, lacks, strict=True)), hint=hint
         )
@@ -39,21 +39,24 @@ def _link_position(bed: BedSpec) -> str:
     return f"{bed.inventory}{f':{number}' if number else ''}: ccbed_link"
 
 
-def lacking(link: LinkSpec | None) -> tuple[Lack, ...]:
+def lacking(link: LinkSpec | None) -> tuple[Requirement, ...]:
     """The missing requirements. One that prevents further tries is reported alone."""
     if os.geteuid():
         text = f"ccbed_isolation: namespace needs root (this is uid {os.geteuid()})"
-        return (Lack(text=text, fix="the same with sudo; without root: ccbed up inventories/local.yml"),)
+        return (Requirement.fail("fabric", text, "the same with sudo; without root: ccbed up inventories/local.yml"),)
     absent = [name for name in _PACKAGES if node_fabric.find_program(name) is None]
     if absent:
-        return tuple(Lack(text=f"program {name} is missing", fix=f"install {_PACKAGES[name]}") for name in absent)
+        return tuple(
+            Requirement.fail("fabric", f"program {name} is missing", f"install {_PACKAGES[name]}") for name in absent
+        )
     if not HOSTS.exists():
-        return (Lack(text=f"{HOSTS} is missing; the nodes' own hosts files are mounted over it", fix=f"touch {HOSTS}"),)
+        text = f"{HOSTS} is missing; the nodes' own hosts files are mounted over it"
+        return (Requirement.fail("fabric", text, f"touch {HOSTS}"),)
     lacks = (lack for program, lines in links.probe_commands(link).items() for lack in _tried(program, lines))
     return tuple(dict.fromkeys(lacks))
 
 
-def _tried(program: str, lines: Mapping[str, str]) -> Iterator[Lack]:
+def _tried(program: str, lines: Mapping[str, str]) -> Iterator[Requirement]:
     """Try the program in namespaces of its own, which end with it."""
     if not lines:
         return
@@ -77,7 +80,7 @@ def _tried(program: str, lines: Mapping[str, str]) -> Iterator[Lack]:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        yield Lack(text=f"{program} does not end within {_TRY_S:g} s", fix="ps shows what it waits for")
+        yield Requirement.fail("fabric", f"{program} does not end within {_TRY_S:g} s", "ps shows what it waits for")
         return
     yield from links.parse_probe(done.returncode, done.stderr, list(lines), platform.release())
 

@@ -13,8 +13,8 @@ from typing import Any, BinaryIO
 
 from ..model.errors import UsageError
 from ..model.provider import Fetched, Provider
-from ..node.files import plain_files
 from ..node.files.payloads import payload_hash, put_payload
+from ..system import plain_files
 
 __all__ = ["fetch", "payload_hash", "put_payload"]
 
