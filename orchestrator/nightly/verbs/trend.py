@@ -35,7 +35,8 @@ def command(session: Session, request: TrendRequest) -> int:
         terminal.lines(trend_view.csv_text(known.trends).splitlines())
     else:
         trend_view.warn(terminal, known.notes)
-        trend_view.show(
-            terminal, known.trends, known.newest, by_night=len(known.trends) <= _MOST_TABLES or not known.newest
-        )
+        judged = {entry.finding.metric for _, judgement in known.newest for entry in judgement.cells}
+        is_many = len(known.trends) > _MOST_TABLES and bool(judged)
+        listed = [trend for trend in known.trends if not is_many or trend.metric.name in judged]
+        trend_view.show(terminal, listed, known.newest, by_night=not is_many or len(listed) <= _MOST_TABLES)
     return EXIT_PASS
