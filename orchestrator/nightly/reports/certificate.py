@@ -174,7 +174,7 @@ def summarise(document: Mapping[str, Any]) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> Iterator[str]:
+def _table(rows: Iterable[Mapping[str, str]], columns: Sequence[str]) -> Iterator[str]:
     yield from table_lines(
         [column.replace("_", " ") for column in columns], [[row[name] for name in columns] for row in rows]
     )
