@@ -83,6 +83,8 @@ class DutyCycle:
         self._members = members
         self._timer: Timer | None = None
         self._percent = 100
+        #: Those that were signalled last: a process that runs elsewhere stops a moment after its signal.
+        self._halted: set[tuple[int, int]] = set()
         #: (CLOCK_MONOTONIC, is every process stopped)
         self._samples: deque[tuple[float, bool]] = deque()
 
@@ -118,14 +120,18 @@ class DutyCycle:
         return 100 * stopped >= (100 - percent) / 2, {"stopped_percent": round(100 * stopped)}
 
     def _continue(self) -> list[int]:
-        return processes.send_signal(
-            (process for process in self._members() if process.state == processes.STOPPED), signal.SIGCONT
+        halted, self._halted = self._halted, set()
+        stopped = (
+            process for process in self._members() if process.state == processes.STOPPED or _identity(process) in halted
         )
+        return processes.send_signal(stopped, signal.SIGCONT)
 
     def _run(self) -> None:
         self._continue()
         self._timer = self._loop.call_later(PERIOD_S * self._percent / 100, self._halt)
 
     def _halt(self) -> None:
-        processes.send_signal(self._members(), signal.SIGSTOP)
+        members = self._members()
+        self._halted = {_identity(process) for process in members}
+        processes.send_signal(members, signal.SIGSTOP)
         self._timer = self._loop.call_later(PERIOD_S * (100 - self._percent) / 100, self._run)

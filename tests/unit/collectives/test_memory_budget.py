@@ -112,7 +112,7 @@ def test_a_container_has_no_more_than_its_limit_whatever_its_host_has() -> None:
         FreeMemory(location="host h1", nodes=("n0", "n1"), size_bytes=1 << 40),
         FreeMemory(location="the container of n1", nodes=("n1",), size_bytes=1 << 30),
     ]
-    with pytest.raises(UsageError, match=r"rank 1 needs 3.75 GiB of memory on the container of n1, 1 GiB are free"):
+    with pytest.raises(UsageError, match=r"rank 1 needs 3.8 GiB of memory on the container of n1, 1 GiB are free"):
         test_plan.planned(measured("1G"), free_memory=free_memory)
 
 
