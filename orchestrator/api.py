@@ -38,7 +38,7 @@ from .model.frozen import dataclass
 from .model.verdict import Rung, Verdict
 
 if TYPE_CHECKING:
-    from .cli.inputs.session import Session
+    from .cli.inputs.terminal_session import Session
     from .model import launch
 
 __all__ = [
@@ -282,7 +282,7 @@ def _invocation(
 ) -> Iterator[Session]:
     """The session of one call. ``words``: the command line that does the same. An error has its next step as a note."""
     from .app import session as sessions
-    from .cli.inputs.session import OnTerminal, Session
+    from .cli.inputs.terminal_session import OnTerminal, Session
     from .cli.render import terminal
     from .prepare.vault import Vault
 

@@ -22,7 +22,7 @@ from ..model.events import FaultAct, FaultHeal, GangStart
 from ..model.frozen import dataclass, field, replace
 from ..model.launch import Request, Result
 from ..model.provider import Provider
-from ..store import beds, bundle
+from ..store import bed_files, bundle
 from .session import Session
 
 FILE = "audit.jsonl"
@@ -109,7 +109,7 @@ _RESULTS = {"ok": OK, "fail": "failed", "info": UNKNOWN}
 
 def launch(session: Session, request: Request) -> Result:
     """Run the trial, or resume the run, of ``request``. Raises UsageError while another process changes the bed."""
-    beds.refuse_changing(session.state, request.bed.name, wait_s=CHANGE_S)
+    bed_files.refuse_changing(session.state, request.bed.name, wait_s=CHANGE_S)
     recorder = _Recorder(session=session, request=request)
     return session.launch(replace(request, on_begin=recorder.begin, on_event=recorder.event))
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from .. import products
 from ..model.errors import UsageError
-from ..store import beds as store
+from ..store import bed_files as store
 
 if TYPE_CHECKING:
     from ..model.bed import BedSpec

@@ -15,7 +15,7 @@ from ..model import codec, vaulted
 from ..model.bed import BedSpec
 from ..model.errors import InfrastructureError, UsageError
 from ..model.plan import Placement
-from ..store import beds, shipped
+from ..store import bed_files, shipped
 from . import session as sessions
 from .places import short_path
 from .requests import BedRef
@@ -89,17 +89,17 @@ def _description(bed: BedSpec) -> BedSpec:
 
 def _missing(session: sessions.Session, inventory: Path) -> UsageError:
     """The error for a file that does not exist, with the nearest inventory here, below inventories/ or of those that ccbed ships."""
-    from ..core.spec import values
+    from ..core.spec import written_values
 
     known = {short_path(path) for path in shipped.inventories()}
-    bed = read(session, str(inventory)) if str(inventory) in beds.names(session.state) else None
+    bed = read(session, str(inventory)) if str(inventory) in bed_files.names(session.state) else None
     named = [bed.inventory] if bed and bed.inventory else [path for path in known if Path(path).stem == str(inventory)]
     if named:
         what = "is the name of a bed" if bed else "is no file"
         return UsageError(
             f"{inventory}: {what}; its inventory is {short_path(named[0])}", hint=f"ccbed up {short_path(named[0])}"
         )
-    near = values.nearest(short_path(inventory), known)
+    near = written_values.nearest(short_path(inventory), known)
     near = f"; {near}" if near.startswith("did") else ""
     return UsageError(
         f"{inventory}: cannot be read: No such file or directory{near}",
@@ -124,7 +124,7 @@ def _require_one_bed(inventory: Path) -> None:
 
 def read(session: sessions.Session, name: str) -> BedSpec | None:
     """Read the bed file of ``name``; this process does not print its values from a vault."""
-    bed = beds.read(session.state, name)
+    bed = bed_files.read(session.state, name)
     if bed is not None:
         session.terminal.secrets.update(bed.vault)
     return bed
@@ -132,7 +132,7 @@ def read(session: sessions.Session, name: str) -> BedSpec | None:
 
 def choose(session: sessions.Session, name: str | None, *, hint: str = "--bed {bed}") -> BedSpec:
     """Return the bed ``name``, or the only bed. ``hint``: how the verb names a bed. Raises UsageError when none or several are up."""
-    known = beds.names(session.state)
+    known = bed_files.names(session.state)
     if name is not None:
         bed = read(session, name)
         if bed is None:
@@ -152,13 +152,13 @@ def choose(session: sessions.Session, name: str | None, *, hint: str = "--bed {b
 
 def _unknown(name: str, known: Sequence[str]) -> UsageError:
     """The error for a bed that is not up. The hint names its inventory where ccbed knows one of that name."""
-    from ..core.spec import values
+    from ..core.spec import written_values
 
     inventory = shipped.find(Path(f"inventories/{name}.yml"))
     start = f"ccbed up {inventory if inventory.exists() and 'inventories' in inventory.parts else EXAMPLE}"
     if not known:
         return UsageError(f"no bed {name} is up; up: none", hint=start)
-    near = values.nearest(name, known)
+    near = written_values.nearest(name, known)
     return UsageError(
         f"no bed {name} is up; {near.replace('known:', 'up:')}", hint=start if inventory.exists() else "ccbed status"
     )
@@ -166,12 +166,12 @@ def _unknown(name: str, known: Sequence[str]) -> UsageError:
 
 def node_name(bed: BedSpec, name: str, *others: str) -> str:
     """Return ``name`` if the bed has that node, or it is one of ``others``. Raises UsageError with the nearest one."""
-    from ..core.spec import values
+    from ..core.spec import written_values
 
     known = [*(node.name for node in bed.nodes), *others]
     if name in known:
         return name
-    rest = values.nearest(name, known).replace("known: ", "it has ")
+    rest = written_values.nearest(name, known).replace("known: ", "it has ")
     raise UsageError(f"bed {bed.name} has no node {name}; {rest}", hint=f"ccbed status {bed.name}")
 
 
@@ -220,7 +220,7 @@ def require_separate_hosts(bed: BedSpec, option: str) -> None:
 
 def drains(bed: BedSpec) -> Mapping[str, Drain]:
     """Host of the bed -> its drain. Raises InfrastructureError where they are not known."""
-    if not (Path(bed.workdir) / beds.QUARANTINE).exists():
+    if not (Path(bed.workdir) / bed_files.QUARANTINE).exists():
         return {}
     from .hosts import quarantine
 
@@ -274,7 +274,7 @@ def mention_quarantine(session: sessions.Session, bed: BedSpec) -> None:
 def placement(session: sessions.Session, bed: BedSpec, *, include_quarantined: bool) -> Placement:
     """What the run must not use: nodes in quarantine, and on drained hosts. Raises InfrastructureError where they are not known."""
     drained = drained_nodes(bed)
-    if not (Path(bed.workdir) / beds.QUARANTINE).exists():
+    if not (Path(bed.workdir) / bed_files.QUARANTINE).exists():
         return Placement(drained=drained)
     from .hosts import quarantine
 
@@ -287,9 +287,9 @@ def placement(session: sessions.Session, bed: BedSpec, *, include_quarantined: b
 
 def refuse_open(session: sessions.Session, bed: BedSpec, what: str) -> None:
     """Raises UsageError with the name of the night or run while one is open on the bed. A run that has ended is closed first."""
-    beds.refuse_night(Path(bed.workdir))
+    bed_files.refuse_night(Path(bed.workdir))
     settle(session, bed)
-    run = beds.open_run(Path(bed.workdir), time.time())
+    run = bed_files.open_run(Path(bed.workdir), time.time())
     if run is None:
         return
     if run.driver:
@@ -304,10 +304,10 @@ def refuse_open(session: sessions.Session, bed: BedSpec, what: str) -> None:
 def settle(session: sessions.Session, bed: BedSpec) -> None:
     """Remove or judge the open run of an orchestrator that died, where the run cannot continue; print what was done."""
     workdir = Path(bed.workdir)
-    run = beds.open_run(workdir)
+    run = bed_files.open_run(workdir)
     if run is None or run.driver:
         return
     from ..run import abandon
 
-    with beds.run_lock(workdir, run.run, Path(run.directory)):
+    with bed_files.run_lock(workdir, run.run, Path(run.directory)):
         abandon.settle(bed, session.provider(bed), session.catalogue, session.terminal.warn)

@@ -9,12 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..core.bed import departed, selection
-from ..core.spec import values
+from ..core.spec import written_values
 from ..model.bed import BedSpec, BedStatus, NodeStatus
 from ..model.errors import InfrastructureError, OwnedError, UnreachedError, UsageError
 from ..model.frozen import dataclass, replace
 from ..model.provider import Provider
-from ..store import beds as store
+from ..store import bed_files as store
 from . import audited, beds, prepared_hosts
 from .places import short_list, short_path
 from .requests import DownRequest
@@ -73,7 +73,7 @@ def _selected(session: Session, bed: str | None, every: bool) -> tuple[BedSpec, 
         return (_read(session, bed),)
     if not bed.endswith((".yml", ".yaml")) and not Path(bed).is_file():
         if known:
-            near = values.nearest(bed, known).replace("known:", "up:")
+            near = written_values.nearest(bed, known).replace("known:", "up:")
             raise UsageError(f"no bed {bed} is up; {near}", hint="ccbed status")
         return ()
     return _of_inventory(session, Path(bed))
@@ -109,7 +109,7 @@ def end(session: Session, bed: BedSpec, *, force: bool = False, abandon: bool = 
             ended = _retire(session, provider, bed, unreached, abandon)
         store.forget(session.state, bed.name)
     text = (
-        f"{values.count(len(ended), 'process')} ended{_names(nodes, len(ended), len(bed.hosts))}, none is left"
+        f"{written_values.count(len(ended), 'process')} ended{_names(nodes, len(ended), len(bed.hosts))}, none is left"
         if ended
         else "no process was left"
     )
@@ -167,7 +167,7 @@ def end_hosts(session: Session, bed: BedSpec, hosts: tuple[str, ...], *, force: 
         _, unreached = _observe(provider, bed, force)
         with audited.act(session, bed, provider, "down", dict.fromkeys(hosts, "")):
             ended = _retire_hosts(provider, bed, unreached)
-        text = f"{values.count(len(ended), 'process')} ended, none is left" if ended else "no process was left"
+        text = f"{written_values.count(len(ended), 'process')} ended, none is left" if ended else "no process was left"
     start = f"ccbed up {short_path(bed.inventory)} --limit {','.join(hosts)}"
     session.terminal.line(
         f"bed {bed.name} is down on {short_list(hosts)}: {text} ({session.took()})     start it there: {start}"

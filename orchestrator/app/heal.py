@@ -11,7 +11,7 @@ from ..model.bed import BedSpec
 from ..model.errors import CcbedError, InfrastructureError, UnreachedError, UsageError
 from ..model.event import History
 from ..model.provider import Provider
-from ..store import beds as store
+from ..store import bed_files as store
 from ..store import bundle, paths
 from . import audited, beds
 from .places import short_path

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import products
-from ..core.bed import prune as limits_of
+from ..core.bed import prunable as limits_of
 from ..core.bed import selection
-from ..core.bed.prune import Report
-from ..core.spec import values
+from ..core.bed.prunable import Report
+from ..core.spec import written_values
 from ..model import requirements
 from ..model.bed import BedSpec
 from ..model.errors import EXIT_INFRASTRUCTURE, EXIT_PASS, CcbedError, UsageError
 from ..model.frozen import dataclass, replace
-from ..store import beds as store
+from ..store import bed_files as store
 from . import audited
 from . import beds as bed_inputs
 from .places import age, age_s
@@ -27,7 +27,7 @@ from .session import Session
 if TYPE_CHECKING:
     from ..model.provider import Provider
     from ..run.pruning import Limits
-    from ..store.leftovers import LocalLeftover
+    from ..store.controller_leftovers import LocalLeftover
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ def run(session: Session, request: PruneRequest) -> Pruned:
 
     older_than_s = age_s("--older-than", request.older_than)
     try:
-        keep_bytes = values.size(request.keep_size)
+        keep_bytes = written_values.size(request.keep_size)
     except ValueError as error:
         raise UsageError(f"--keep-size: {error} (got {request.keep_size})") from None
     limits = Limits(
@@ -137,7 +137,7 @@ def prune(
     ``baselines``: their directory, if runs and nights that neither they nor the gates need are removed as well.
     """
     from ..run import pruning
-    from ..store import leftovers
+    from ..store import controller_leftovers
 
     report, now = Report(), time.time()
     for bed in map(bed_inputs.usable, beds):
@@ -145,12 +145,12 @@ def prune(
         pruning.prune_bed(report, bed, session.provider(bed), limits, dry_run=dry_run)
         if not dry_run:
             _record(session, bed, report.removed[count:])
-    local = [*leftovers.of_state(session.state, now)]
+    local = [*controller_leftovers.of_state(session.state, now)]
     if runs_dir is not None:
         local += (
             of_runs(session, runs_dir, now, baselines, recorded=False)
             if baselines
-            else leftovers.of_runs(runs_dir, now, _open_runs(session), bundles=False)
+            else controller_leftovers.of_runs(runs_dir, now, _open_runs(session), bundles=False)
         )
     pruning.prune_local(report, local, limits, dry_run=dry_run)
     return report
@@ -171,11 +171,11 @@ def of_runs(
     session: Session, runs_dir: Path, now: float, baselines: Path, *, recorded: bool
 ) -> tuple[LocalLeftover, ...]:
     """Return runs and nights, each with the reason to keep it. ``recorded``: those that gates compare with may go as well."""
-    from ..store import leftovers
+    from ..store import controller_leftovers
 
     nights = products.part("nightly", "extensions") if "nightly" in products.folders() else None
     in_use = nights.kept_runs(runs_dir, baselines, recorded=recorded) if nights else {}
-    return leftovers.of_runs(runs_dir, now, _open_runs(session), bundles=True, in_use=in_use)
+    return controller_leftovers.of_runs(runs_dir, now, _open_runs(session), bundles=True, in_use=in_use)
 
 
 def count_leftovers(bed: BedSpec, provider: Provider) -> dict[str, int] | None:
@@ -194,7 +194,7 @@ def beds_of(session: Session, name: str | None) -> tuple[BedSpec, ...]:
     beds = tuple(spec for spec in specs if spec is not None)
     if name and not beds:
         raise UsageError(
-            f"no bed {name} is up; {values.nearest(name, store.names(session.state))}", hint="ccbed status"
+            f"no bed {name} is up; {written_values.nearest(name, store.names(session.state))}", hint="ccbed status"
         )
     return beds
 

@@ -12,7 +12,7 @@ from ..model.errors import CcbedError
 from ..model.frozen import dataclass
 from ..model.plugin import Plugin
 from ..plugins import KINDS
-from ..store import beds as store
+from ..store import bed_files as store
 from ..store import bundle, index, shipped
 from ..store.shipped import summary
 from . import beds

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from ..core.spec import values
+from ..core.spec import written_values
 from ..model.errors import UsageError
 
 _DAY = 86_400.0
@@ -58,7 +58,7 @@ def is_twin(path: str) -> bool:
 def age_s(option: str, text: str) -> float:
     """``7d``, ``12h`` -> seconds. Raises UsageError that names the option."""
     try:
-        return float(text[:-1]) * _DAY if text.endswith("d") else values.seconds(text)
+        return float(text[:-1]) * _DAY if text.endswith("d") else written_values.seconds(text)
     except ValueError:
         raise UsageError(f"{option}: must be a time such as 7d or 12h (got {text})") from None
 

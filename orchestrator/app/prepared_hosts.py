@@ -15,7 +15,7 @@ from .places import short_list, short_path
 from .session import Session
 
 if TYPE_CHECKING:
-    from ..core.bed.preparation import Due
+    from ..core.bed.stale_hosts import Due
     from ..prepare import hosts as preparation
     from ..prepare import playbook_runs
 

@@ -14,7 +14,7 @@ from ..model.frozen import dataclass
 from ..model.launch import Result
 from ..model.plan import Plan
 from ..run import judging
-from ..store import beds as store
+from ..store import bed_files as store
 from ..store import bundle, index, paths
 from . import announcement, audited, bed_job, beds, check, heal, observers
 from .places import short_path

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .. import products
-from ..core.spec import parse_trial, plan, redact, slots, trial_draft
+from ..core.spec import parse_trial, planning, redact, slots, trial_draft
 from ..model import codec
 from ..model.bed import BedSpec
 from ..model.errors import CcbedError, UsageError
@@ -20,7 +20,7 @@ from ..model.plan import Placement, Plan
 from ..model.run import SHORT_S
 from ..model.trial import THEIRS, Trial, parse_stop
 from ..providers import node_files
-from ..store import beds as store
+from ..store import bed_files as store
 from ..store import bundle, secrets
 from . import audited, bed_job, beds, leftovers, observers, trials
 from .observers import PlannedRun
@@ -43,7 +43,7 @@ class CheckedTrial:
     bed: BedSpec
     data_dir: str | None = None
     exports: Mapping[str, str] = field(default_factory=dict)
-    placement: Placement = plan.ANY_NODE
+    placement: Placement = planning.ANY_NODE
 
 
 def run(session: Session, request: RunRequest, source: trials.Source | None = None) -> Result:
@@ -126,10 +126,10 @@ def bring_up(session: Session, bed: BedSpec) -> None:
 
 def parse_probe_limit(text: str | None) -> float:
     """Seconds, 0 for no probe. Raises UsageError."""
-    from ..core.spec import values
+    from ..core.spec import written_values
 
     try:
-        limit_s = values.seconds(text or "0s")
+        limit_s = written_values.seconds(text or "0s")
     except ValueError as error:
         raise UsageError(f"--probe-spares: {error} (got {text})", hint="--probe-spares 30s") from None
     if limit_s > 3600:
@@ -279,7 +279,7 @@ class DryRun:
     @property
     def document(self) -> object:
         """Every value, for programs."""
-        return {"trial": codec.plain(self.trial), "plan": codec.plain(plan.without_secrets(self.plan))}
+        return {"trial": codec.plain(self.trial), "plan": codec.plain(planning.without_secrets(self.plan))}
 
 
 def plan_run(session: Session, request: RunRequest, source: trials.Source | None = None) -> DryRun:
@@ -293,7 +293,7 @@ def plan_run(session: Session, request: RunRequest, source: trials.Source | None
         warm = [node if node.state in ("busy", "unreachable") else replace(node, state="warm") for node in warm]
         status = replace(status, nodes=tuple(warm))
     capabilities = {node.host: provider.capabilities(node.host) for node in bed.all_nodes}
-    planned = plan.plan(
+    planned = planning.plan(
         trial, bed, status, session.catalogue,
         run="(dry run)", payload="", capabilities=capabilities, data_dir=checked.data_dir,
         placement=checked.placement, machines=provider.machines(bed),
@@ -383,7 +383,7 @@ def _planned(session: Session, checked: CheckedTrial, bed: BedSpec, cost: tuple[
     assigned = slots.assign(trial, bed, checked.placement)
     return PlannedRun(
         trial=trial, bed=bed, placement=checked.placement, slots=tuple(node.name for node in assigned.slots),
-        last_step=plan.last_step(trial, session.catalogue, checked.data_dir), notes=(*trials.notes(trial, session.catalogue), *cost),
+        last_step=planning.last_step(trial, session.catalogue, checked.data_dir), notes=(*trials.notes(trial, session.catalogue), *cost),
         job=bed_job.of(bed).describe(session, bed), hide=checked.redaction.text,
     )  # fmt: skip
 

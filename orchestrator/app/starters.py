@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..core.inventory import parse_inventory, variables
-from ..core.spec import parameter_docs, values
+from ..core.spec import parameter_docs, written_values
 from ..model.errors import UsageError
 from ..model.frozen import MISSING, dataclass, fields
 from ..model.plugin import Catalogue
@@ -102,7 +102,7 @@ def inventory(name: str) -> str:
     """A shipped inventory, and the variables that it does not set, with their meaning. Raises UsageError for an unknown name."""
     known = {path.name.partition(".")[0]: path for path in shipped.inventory_files(shipped.folder("inventories"))}
     if name not in known:
-        raise UsageError(f"no inventory {name}; {values.nearest(name, known)}", hint="ccbed list inventories")
+        raise UsageError(f"no inventory {name}; {written_values.nearest(name, known)}", hint="ccbed list inventories")
     text = known[name].read_text()
     match = re.search(r"^\s*ccbed_provider:\s*(\w+)", text, re.MULTILINE)
     provider = match[1] if match else "process"
@@ -121,11 +121,11 @@ def _variables(text: str, provider: str) -> Iterator[str]:
 def trial(catalogue: Catalogue, like: str, name: str, faults: Sequence[str]) -> str:
     """A built-in trial under another name, with faults, and the parameters that it does not set. Raises UsageError."""
     if like not in catalogue.trials:
-        raise UsageError(f"no trial {like}; {values.nearest(like, catalogue.trials)}", hint="ccbed list trials")
+        raise UsageError(f"no trial {like}; {written_values.nearest(like, catalogue.trials)}", hint="ccbed list trials")
     unknown = [fault for fault in faults if fault not in catalogue.faults]
     if unknown:
         raise UsageError(
-            *(f"no fault {fault}; {values.nearest(fault, catalogue.faults)}" for fault in unknown),
+            *(f"no fault {fault}; {written_values.nearest(fault, catalogue.faults)}" for fault in unknown),
             hint="ccbed list faults",
         )
     text = Path(catalogue.trials[like]).read_text().rstrip()

@@ -12,7 +12,7 @@ from ..model import codec
 from ..model.bed import BedSpec, BedStatus, Diff
 from ..model.errors import EXIT_INFRASTRUCTURE, EXIT_PASS, CcbedError, UnreachedError, UsageError
 from ..model.frozen import dataclass, field
-from ..store import beds as store
+from ..store import bed_files as store
 from ..store import bundle
 from . import beds, leftovers
 from .hosts.quarantine import Drain

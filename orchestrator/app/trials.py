@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.spec import parse_trial, redact, source_positions, trial_draft, values
+from ..core.spec import parse_trial, redact, source_positions, trial_draft, written_values
 from ..model import codec
 from ..model.bed import BedSpec
 from ..model.errors import InfrastructureError, UsageError
@@ -90,7 +90,7 @@ def open_source(name: str, args: Sequence[str], catalogue: Catalogue) -> Source:
     if path.suffix in _SUFFIXES:
         source = _yaml(path, name)
         return replace(source, args=tuple(args), secret_names=_recorded_secrets(source, path.parent))
-    near = values.nearest(name, catalogue.trials)
+    near = written_values.nearest(name, catalogue.trials)
     raise UsageError(f"no trial {name}; {near}", hint="ccbed list trials, or give FILE.yml or FILE.py")
 
 
@@ -107,7 +107,7 @@ def from_mapping(content: Mapping[str, Any]) -> Source:
 def _example(name: str) -> Path:
     examples = shipped.examples()
     if name not in examples:
-        raise UsageError(f"no example {name}; {values.nearest(name, examples)}", hint="ccbed list examples")
+        raise UsageError(f"no example {name}; {written_values.nearest(name, examples)}", hint="ccbed list examples")
     return examples[name]
 
 

@@ -28,14 +28,14 @@ from ..model.event import Event
 from ..model.events import NodeApplyDone
 from ..model.frozen import dataclass, replace
 from ..model.provider import Provider
-from ..store import beds as store
+from ..store import bed_files as store
 from . import audited, bed_job, beds, leftovers, prepared_hosts
 from .places import short_list, short_path
 from .requests import UpRequest
 from .session import Session
 
 if TYPE_CHECKING:
-    from ..core.bed.preparation import Due
+    from ..core.bed.stale_hosts import Due
     from ..providers.interpreters import Interpreter
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 
 from .. import views
-from ..core.verdict import least_checks, metrics
+from ..core.verdict import least_checks, run_metrics
 from ..core.verdict.twin import twin_key
 from ..model.plugin import NoParams as Params
 from ..model.run import Run, StepRecord
@@ -45,7 +45,7 @@ def _timed_steps(run: Run) -> tuple[StepRecord, ...]:
 
 def _metrics(run: Run) -> Iterator[views.Finding]:
     """metrics.jsonl equals the metrics that this version computes from the evidence."""
-    lines = list(metrics.lines(run))
+    lines = list(run_metrics.lines(run))
     content = run.files.read("metrics.jsonl")
     if content == "".join(f"{line}\n" for line in lines).encode():
         return

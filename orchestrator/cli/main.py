@@ -23,7 +23,7 @@ from click.core import ParameterSource
 from .. import __version__
 from ..app import session as base
 from ..model import errors
-from .inputs import session as sessions
+from .inputs import terminal_session as sessions
 from .render import terminal
 
 #: As ``--help`` shows the verbs.
@@ -108,9 +108,9 @@ class Verbs(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in VERBS and not args[0].startswith("-"):
-            from ..core.spec import values
+            from ..core.spec import written_values
 
-            ctx.fail(f"unknown verb {args[0]}; {values.nearest(args[0], VERBS)}")
+            ctx.fail(f"unknown verb {args[0]}; {written_values.nearest(args[0], VERBS)}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -147,9 +147,9 @@ def run(args: Sequence[str], session: sessions.Session | None = None) -> int:
 
         session.announcer = announcement.Announcer(session.state, session.argv)
     if _COMPLETING in os.environ:
-        from .verbs import completion
+        from .verbs import completion_verb
 
-        completion.install()
+        completion_verb.install()
     try:
         code = _invoke(list(args), session)
         if session.announcer:
@@ -244,16 +244,16 @@ def _report(error: errors.CcbedError, session: sessions.Session, screen: termina
 
 
 def _explained(error: Exception, session: sessions.Session) -> errors.CcbedError:
-    from ..core.spec import values
+    from ..core.spec import written_values
 
     if isinstance(error, errors.CcbedError):
-        error.problems = [_with_origin(values.suggest(problem), session) for problem in error.problems]
+        error.problems = [_with_origin(written_values.suggest(problem), session) for problem in error.problems]
         return error
     if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
         verb = "".join(f" {word}" for word in session.argv[:1] if word in VERBS)
         hint = f"{context.command_path if context else f'ccbed{verb}'} --help"
-        return errors.UsageError(values.suggest(_problem(error)), hint=_of_script(error, session.argv) or hint)
+        return errors.UsageError(written_values.suggest(_problem(error)), hint=_of_script(error, session.argv) or hint)
     explained = errors.explain(error) or errors.InfrastructureError(
         f"internal error of ccbed: {type(error).__name__}: {error}",
         hint=f"the traceback is in {_save_traceback(session.state)}",
@@ -294,7 +294,7 @@ def _with_origin(problem: str, session: sessions.Session) -> str:
 
 def _problem(error: click.ClickException) -> str:
     """What is wrong with the command line, as the other errors say it."""
-    from ..core.spec import values
+    from ..core.spec import written_values
 
     context = getattr(error, "ctx", None)
     if isinstance(error, click.NoSuchOption):
@@ -302,7 +302,7 @@ def _problem(error: click.ClickException) -> str:
         close = difflib.get_close_matches(error.option_name.lstrip("-"), names, n=1)
         return f"unknown option {error.option_name}" + (f"; did you mean {names[close[0]]}?" if close else "")
     if (match := _NO_COMMAND.match(error.message)) and context and isinstance(context.command, click.Group):
-        near = values.nearest(match[1], context.command.list_commands(context))
+        near = written_values.nearest(match[1], context.command.list_commands(context))
         return f"unknown verb {context.command_path} {match[1]}; {near}"
     if type(error) is click.BadParameter and error.param is not None:
         is_option = isinstance(error.param, click.Option)
@@ -402,7 +402,7 @@ def _require_utf8(*texts: str) -> None:
 def _apply_settings(ctx: click.Context, session: sessions.Session, files: Sequence[Path]) -> None:
     """Make the settings of the files the defaults of the verb. Raises UsageError with every mistake in them."""
     from ..app import settings
-    from .inputs.settings import default_map
+    from .inputs.settings_as_defaults import default_map
 
     session.settings = tuple(files)
     values = [item for file in files for item in settings.read(file, session.terminal.warn)]
@@ -442,7 +442,7 @@ def _name_variables(command: click.Command) -> None:
 
 
 def _stem(verb: str) -> str:
-    return f"{verb}_" if verb in ("exec", "list", "help") else verb.replace("-", "_")
+    return f"{verb}_verb".replace("-", "_")
 
 
 def _file(verb: str) -> tuple[str, Path]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ..core.verdict.metrics import Metric
+from ..core.verdict.run_metrics import Metric
 from ..model.run import Run
-from ..reports.metrics import Gauge, known_gauge
+from ..reports.prometheus import Gauge, known_gauge
 from . import views as collectives
 
 

@@ -107,7 +107,7 @@ def _readers(cls: Any) -> tuple[tuple[str, Any, Callable[[Any], Any] | None], ..
 
 @functools.cache
 def hints(cls: Any) -> Mapping[str, Any]:
-    """The types of the fields of a record, by their names, with the ranges of ``events/units.py``."""
+    """The types of the fields of a record, by their names, with the ranges of ``events/field_types.py``."""
     annotations: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(cls)}
     return {name: _hint(annotation, cls.__module__) for name, annotation in annotations.items()}
 

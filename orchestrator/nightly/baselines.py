@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.spec import source_positions, trial_draft, values
+from ..core.spec import source_positions, trial_draft, written_values
 from ..model.errors import UsageError
 from ..model.frozen import dataclass, replace
 from . import classes
@@ -149,7 +149,7 @@ def _floor(draft: trial_draft.Draft, where: source_positions.Path, item: Any) ->
         return None
     problems = len(draft.problems)
     try:
-        share = {"margin": values.share(item["margin"])} if "margin" in item else {}
+        share = {"margin": written_values.share(item["margin"])} if "margin" in item else {}
     except ValueError as error:
         share = {"margin": 0.0}
         draft.add_problem((*where, "margin"), str(error), item["margin"])

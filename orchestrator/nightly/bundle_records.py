@@ -30,9 +30,9 @@ from .suite import RUNS
 METRICS = "metrics.jsonl"
 _HINT = "the run is left out; judge it again if its evidence is complete: ccbed check RUN"
 _STARTED = re.compile(r"(\d{4}-\d{2}-\d{2})T(\d{2})-(\d{2})-(\d{2})Z-.*")
-#: The probe of a link between two ranks, as core/verdict/metrics.py names it.
+#: The probe of a link between two ranks, as core/verdict/run_metrics.py names it.
 _LINK = re.compile(r"link (\d+)-(\d+) (.+)")
-#: The figures of a collective, as core/verdict/metrics.py names them.
+#: The figures of a collective, as core/verdict/run_metrics.py names them.
 _OF_SIZE = re.compile(
     r"(.+?) (algbw|busbw|model|measured over model|of line rate|wrong|(?:time|chunk|cct)(?: (?:min|p50|p95|p99|max))?)"
 )

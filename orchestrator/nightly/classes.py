@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from ..core.spec import source_positions, trial_draft, values
+from ..core.spec import source_positions, trial_draft, written_values
 from ..model.errors import UsageError
 from ..model.frozen import dataclass
 
@@ -78,7 +78,7 @@ def _entry(draft: trial_draft.Draft, name: str, body: object) -> MetricClass | N
     before = len(draft.problems)
     for key in ("least", "spread", "peers"):
         try:
-            shares |= {key: values.share(body[key])} if key in body else {}
+            shares |= {key: written_values.share(body[key])} if key in body else {}
         except ValueError as error:
             draft.add_problem((*where, key), str(error), body[key])
     arguments = draft.convert_arguments(where, MetricClass, {**body, **shares, "name": name}, "key")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..app.requests import RunRequest
     from ..app.run import CheckedTrial
     from ..app.trials import Source
-    from ..cli.inputs.session import Session
+    from ..cli.inputs.terminal_session import Session
     from ..model.plan import Placement
     from .render.night_lines import NightLines
 

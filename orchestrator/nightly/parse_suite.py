@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ..core.spec import parse_trial, source_positions, trial_draft, values
+from ..core.spec import parse_trial, source_positions, trial_draft, written_values
 from ..model.bed import BedSpec
 from ..model.errors import UsageError
 from ..model.frozen import dataclass, field, replace
@@ -91,7 +91,7 @@ def parse(text: str, path: str, catalogue: Catalogue, read_trial: TrialReader, b
     document = source_positions.load(text, path)
     if not isinstance(document.content, dict):
         raise UsageError(
-            f"{document.position()}: must be a mapping with `suite` and `trials` (got {values.show(document.content)})",
+            f"{document.position()}: must be a mapping with `suite` and `trials` (got {written_values.show(document.content)})",
             hint=f"correct {path}; an example: ccbed list suites",
         )
     return _Parser(document, catalogue, read_trial, bed).suite(text)
@@ -170,7 +170,9 @@ class _Parser:
             draft.add_problem((*where, "precision"), str(error), arguments.pop("precision"))
         for need in arguments.get("needs", ()):
             if need not in selector.REQUIREMENTS:
-                draft.add_problem((*where, "needs"), f"unknown; {values.nearest(need, selector.REQUIREMENTS)}", need)
+                draft.add_problem(
+                    (*where, "needs"), f"unknown; {written_values.nearest(need, selector.REQUIREMENTS)}", need
+                )
         return arguments
 
     def _entry(self, where: source_positions.Path, item: Any, defaults: trial_draft.Section) -> None:
@@ -181,7 +183,7 @@ class _Parser:
             draft.add_problem(where, "must be a mapping with `trial`", item)
             return
         arguments = self._arguments(Entry, self._section(where, item))
-        inherited, _ = values.convert_fields(
+        inherited, _ = written_values.convert_fields(
             Defaults, "key", {key: value for key, value in defaults.content.items() if key not in item}
         )
         world = {**(inherited.pop("world", None) or {}), **arguments.get("world", {})}
@@ -205,7 +207,7 @@ class _Parser:
         )  # fmt: skip
         stem = merged.get("name") or (document.content or {}).get("trial") or merged["trial"]
         for choice in choices:
-            shown = ",".join(f"{key}={values.show(value)}" for key, value in choice.items())
+            shown = ",".join(f"{key}={written_values.show(value)}" for key, value in choice.items())
             cell = replace(base, name=f"{stem}[{shown}]" if shown else str(stem), overrides=_changes(merged, choice))
             self._add(where, cell, document)
 
@@ -246,7 +248,7 @@ class _Parser:
         for key, items in matrix.content.items():
             head = key.partition(".")[0]
             if "." in key and head not in _PATHS:
-                self._draft.add_problem((*matrix.where, key), f"unknown path; {values.nearest(head, _PATHS)}")
+                self._draft.add_problem((*matrix.where, key), f"unknown path; {written_values.nearest(head, _PATHS)}")
             elif not isinstance(items, list) or not items:
                 matrix.add_problem(key, "must be a list of values")
             else:
@@ -315,7 +317,7 @@ def _share(text: str) -> float | None:
     """``2%`` or 0.02 -> 0.02; None for an empty text. Raises ValueError."""
     if not text.strip():
         return None
-    number = values.convert(float, text.strip().removesuffix("%"))
+    number = written_values.convert(float, text.strip().removesuffix("%"))
     share = float(number) / 100 if text.strip().endswith("%") else float(number)
     if not 0 < share < 1:
         raise ValueError("must be a share such as 2%")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.inventory import parse_listing, variable_positions
-from ..core.spec import source_positions, values
+from ..core.spec import source_positions, written_values
 from ..model.bed import Inventory
 from ..model.errors import UsageError
 from ..model.frozen import dataclass
@@ -54,7 +54,9 @@ def _list(path: Path, vault: Vault, options: Sequence[str]) -> variable_position
     if skipped:
         known = ("hosts", "children", "vars")
         text = "a group has hosts, children and vars"
-        raise UsageError(*(f"{path}: {group}.{key}: {text}; {values.nearest(key, known)}" for key, group in skipped))
+        raise UsageError(
+            *(f"{path}: {group}.{key}: {text}; {written_values.nearest(key, known)}" for key, group in skipped)
+        )
     try:
         listing = json.loads(done.output)
     except ValueError:

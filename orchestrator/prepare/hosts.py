@@ -10,13 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ..core.bed import engine_kind, error_explanations, observed_status, preparation
+from ..core.bed import engine_kind, error_explanations, observed_status, stale_hosts
 from ..model.bed import BedSpec, HostSpec
 from ..model.errors import OwnedError
 from ..model.frozen import dataclass
 from ..model.requirements import ENGINE_SOCKET
 from ..providers.docker import engines
-from ..store import beds, shipped
+from ..store import bed_files, shipped
 from . import facts, host_access, playbook_runs, pull
 from .vault import Vault
 
@@ -30,7 +30,7 @@ class Work:
     """The hosts to prepare, why, and the parts of their fingerprints."""
 
     bed: BedSpec
-    due: tuple[preparation.Due, ...]
+    due: tuple[stale_hosts.Due, ...]
     parts: Mapping[str, Mapping[str, Any]]
     images: Mapping[str, str]
 
@@ -46,12 +46,12 @@ class Outcome:
 
 def work(state: Path, bed: BedSpec, *, force: bool = False, hosts: Collection[str] | None = None) -> Work:
     """The hosts among ``hosts`` (None: all) that are due, from the records on this machine alone."""
-    images = {name: image_id for name in preparation.images(bed) if (image_id := local_image(name)) is not None}
-    parts = preparation.parts(bed, playbooks_hash(), images)
-    due = preparation.find_due(parts, {} if force else beds.read_prepared(state, bed.name))
+    images = {name: image_id for name in stale_hosts.images(bed) if (image_id := local_image(name)) is not None}
+    parts = stale_hosts.parts(bed, playbooks_hash(), images)
+    due = stale_hosts.find_due(parts, {} if force else bed_files.read_prepared(state, bed.name))
     due = tuple(entry for entry in due if hosts is None or entry.host in hosts)
     if force:
-        due = tuple(preparation.Due(host=entry.host, reason="asked for") for entry in due)
+        due = tuple(stale_hosts.Due(host=entry.host, reason="asked for") for entry in due)
     return Work(bed=bed, due=due, parts=parts, images=images)
 
 
@@ -61,15 +61,15 @@ def prepare(state: Path, work: Work, vault: Vault, on_step: playbook_runs.OnStep
     Raises OwnedError before any change if the bed on a host belongs to another owner.
     """
     bed = work.bed
-    prints = {host: preparation.fingerprint(parts) for host, parts in work.parts.items()}
+    prints = {host: stale_hosts.fingerprint(parts) for host, parts in work.parts.items()}
     variables: dict[str, Any] = {
         **_variables(bed),
-        "ccbed_addresses": list(preparation.addresses(bed)),
+        "ccbed_addresses": list(stale_hosts.addresses(bed)),
         "ccbed_fingerprints": prints,
     }
     if work.images:
         variables["ccbed_image_ids"] = dict(work.images)
-    if logins := engines.logins(preparation.images(bed)):
+    if logins := engines.logins(stale_hosts.images(bed)):
         variables["ccbed_registry_logins"] = logins
     unreachable, labels = host_access.read(
         [bed.host(entry.host) for entry in work.due], f"{bed.hostdir}/keeper/keeper.json"
@@ -88,7 +88,7 @@ def prepare(state: Path, work: Work, vault: Vault, on_step: playbook_runs.OnStep
         on_step,
     )
     records = {host: _record(work.parts[host], result.facts.get(host, {})) for host in result.done}
-    beds.write_prepared(state, bed.name, records)
+    bed_files.write_prepared(state, bed.name, records)
     return Outcome(ready=result.done, failures=(*failures, *_failures(bed, result)), changed=result.changed)
 
 
@@ -103,11 +103,11 @@ def _reject_other_owners(state: Path, bed: BedSpec, labels: Mapping[str, str]) -
 
 def lost(
     state: Path, bed: BedSpec, stamps: Mapping[str, str], unreachable: Collection[str]
-) -> tuple[preparation.Due, ...]:
+) -> tuple[stale_hosts.Due, ...]:
     """Hosts that have changed since their preparation. ``unreachable``: hosts without a stamp; only that is read from them."""
-    known = beds.read_prepared(state, bed.name)
+    known = bed_files.read_prepared(state, bed.name)
     hosts = [bed.host(name) for name in unreachable if name in known]
-    return preparation.find_changed(known, {**stamps, **_stamps(bed, hosts)})
+    return stale_hosts.find_changed(known, {**stamps, **_stamps(bed, hosts)})
 
 
 def _stamps(bed: BedSpec, hosts: Sequence[HostSpec]) -> dict[str, str]:
@@ -137,7 +137,7 @@ def _json(text: str) -> Mapping[str, Any]:
 
 def forget(state: Path, bed: BedSpec, hosts: Collection[str]) -> None:
     """Let `up` prepare these hosts again."""
-    beds.forget_prepared(state, bed.name, hosts)
+    bed_files.forget_prepared(state, bed.name, hosts)
 
 
 def reset(state: Path, bed: BedSpec, vault: Vault, on_step: playbook_runs.OnStep, *, force: bool) -> Outcome:
@@ -159,13 +159,13 @@ def reset(state: Path, bed: BedSpec, vault: Vault, on_step: playbook_runs.OnStep
         force_command = f"ccbed down {bed.inventory} --reset --force"
         raise OwnedError(*held, hint=f"end it there; to end it by force: {force_command}")
     if not result.failed:
-        beds.forget_prepared(state, bed.name)
+        bed_files.forget_prepared(state, bed.name)
     return Outcome(ready=result.done, failures=_failures(bed, result), changed=result.changed)
 
 
 def python(state: Path, bed: BedSpec) -> dict[str, str]:
     """Per host the interpreter for ccbed's keeper, as preparation chose or installed it."""
-    known = beds.read_prepared(state, bed.name)
+    known = bed_files.read_prepared(state, bed.name)
     return {host: str(entry["python"]) for host, entry in known.items() if entry.get("python")}
 
 

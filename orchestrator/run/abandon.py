@@ -13,7 +13,7 @@ from ..model.launch import Request
 from ..model.plugin import Catalogue
 from ..model.provider import Provider
 from ..providers.node_files import node_limit
-from ..store import beds, bundle, paths, seal
+from ..store import bed_files, bundle, paths, seal
 from ..store.journal import Journal, now
 from . import drive, judging, preparation
 
@@ -23,7 +23,7 @@ def settle(bed: BedSpec, provider: Provider, catalogue: Catalogue, notify: Calla
 
     ``notify`` gets a sentence about what was done. Raises TornBundleError for a run that cannot be judged.
     """
-    run = beds.open_run(Path(bed.workdir))
+    run = bed_files.open_run(Path(bed.workdir))
     if run is None:
         return
     try:
@@ -33,7 +33,7 @@ def settle(bed: BedSpec, provider: Provider, catalogue: Catalogue, notify: Calla
 
 
 def _settle(
-    bed: BedSpec, run: beds.OpenRun, provider: Provider, catalogue: Catalogue, notify: Callable[[str], None]
+    bed: BedSpec, run: bed_files.OpenRun, provider: Provider, catalogue: Catalogue, notify: Callable[[str], None]
 ) -> None:
     directory = Path(run.directory)
     stage = bundle.stage(directory)
@@ -48,7 +48,7 @@ def _settle(
         )
     elif stage != "closed":
         return
-    beds.end_run(Path(bed.workdir), run.run)
+    bed_files.end_run(Path(bed.workdir), run.run)
 
 
 def collect_and_close(request: Request, directory: Path, reason: str) -> None:

@@ -26,7 +26,7 @@ from ..model.payload import Payload
 from ..model.plan import HostClock, Plan, PlanNode
 from ..model.provider import Provider
 from ..model.trial import REPLACE, Trial
-from ..store import beds, bundle, paths
+from ..store import bed_files, bundle, paths
 from ..store.journal import Journal, JournalError, now
 from . import collect, known_links
 from .loop import Loop
@@ -145,7 +145,7 @@ def _stop_gang_and_heal(
     """Stop the gang and heal the bed after events could not be written or read; return the error with the next step."""
     workdir = Path(request.bed.workdir)
     if _is_down(request):  # to heal it would start nodes of a bed that no bed file names
-        beds.end_run(workdir, plan.run)
+        bed_files.end_run(workdir, plan.run)
         command = _command(directory) or request.command
         text = f"{directory}: bed {request.bed.name} was taken down while the run was open"
         return CutOffError(text, hint=f"ccbed up {request.bed.inventory}; run it again: {command}")
@@ -154,7 +154,7 @@ def _stop_gang_and_heal(
     if not history.events:
         command = _command(directory) or request.command
         paths.discard(directory)
-        beds.end_run(workdir, plan.run)
+        bed_files.end_run(workdir, plan.run)
         first = "free space, or --runs-dir DIRECTORY; " if kind is JournalError else ""
         return kind(*known.problems, hint=f"{first}run it again: {command}")
     with suppress(OSError):
@@ -180,16 +180,16 @@ def _stop_gang_and_heal(
 def _is_down(request: Request) -> bool:
     """Whether `ccbed down` has removed the bed since the run began."""
     state = Path(request.state)
-    return (state / "beds").is_dir() and request.bed.name not in beds.names(state)
+    return (state / "beds").is_dir() and request.bed.name not in bed_files.names(state)
 
 
 def _record_cut(workdir: Path, run: str, directory: Path) -> None:
     """Record that the run is cut off. A twin is not resumed: its run makes another one."""
-    open_run = beds.open_run(workdir)
+    open_run = bed_files.open_run(workdir)
     if open_run and Path(open_run.twin).name == run:
-        beds.end_twin(workdir)
+        bed_files.end_twin(workdir)
     else:
-        beds.change_run(workdir, run, directory, cut=True)
+        bed_files.change_run(workdir, run, directory, cut=True)
 
 
 def _command(directory: Path) -> str:

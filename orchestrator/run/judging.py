@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import views
-from ..core.verdict import judge, metrics
+from ..core.verdict import judge, run_metrics
 from ..model.errors import EXIT_PASS
 from ..model.events import GatherDone
 from ..model.launch import Request, Result
@@ -50,7 +50,7 @@ def close(directory: Path, workdir: Path | None, sign: Sign = _no_keeper) -> Non
         return
     if workdir is not None:
         bundle.keep_keeper_events(directory, workdir)
-    lines = metrics.lines(bundle.load(directory))
+    lines = run_metrics.lines(bundle.load(directory))
     paths.write(directory / "metrics.jsonl", "".join(f"{line}\n" for line in lines).encode())
     seal.seal(directory, sign)
 

@@ -14,7 +14,7 @@ from ..model.errors import EXIT_INTERRUPTED, EXIT_PASS, CcbedError, Interrupted,
 from ..model.event import History
 from ..model.launch import Request, Result
 from ..model.plan import Plan
-from ..store import beds, bundle, paths, payload, secrets
+from ..store import bed_files, bundle, paths, rank_payload, secrets
 from . import abandon, drive, judging, known_links, preparation, twin_runs
 
 
@@ -23,14 +23,14 @@ def launch(request: Request) -> Result:
     if request.resume:
         return resume(request, Path(request.resume))
     salt = secrets.salt(Path(request.state))
-    project = payload.read_project(
+    project = rank_payload.read_project(
         request.trial, request.bed, is_copied=request.twin and preparation.needs_twin(request)
     )
-    files = payload.collect(Path(__file__).parents[1], request.catalogue, project, salt)
+    files = rank_payload.collect(Path(__file__).parents[1], request.catalogue, project, salt)
     directory = bundle.new(Path(request.runs), request.trial.name, run=request.run)
-    if project and not project.in_place and (missing := payload.large_files(project)):
+    if project and not project.in_place and (missing := rank_payload.large_files(project)):
         request.on_note(f"does not travel to the nodes: {missing}")
-    with beds.run_lock(Path(request.bed.workdir), directory.name, directory), _disconnecting(request):
+    with bed_files.run_lock(Path(request.bed.workdir), directory.name, directory), _disconnecting(request):
         abandon.settle(request.bed, request.provider, request.catalogue, request.on_note)
         plan = preparation.begin(preparation.Draft(request=request, files=files, project=project), directory)
         with _resumable(directory, Path(request.bed.workdir)):
@@ -49,7 +49,7 @@ def resume(request: Request, directory: Path) -> Result:
         secret_names=plan.secret_names, umask=plan.umask, twin=bool(about["twin"]), twin_after=bool(about.get("twin_after")),
         budget_s=about.get("budget_s"),
     )  # fmt: skip
-    with beds.run_lock(workdir, plan.run, directory), _resumable(directory, workdir), _disconnecting(request):
+    with bed_files.run_lock(workdir, plan.run, directory), _resumable(directory, workdir), _disconnecting(request):
         if bundle.has_ended(directory):
             twin_runs.abandon_open(request, directory)
             return _finish_with_twin(request, directory)
@@ -73,7 +73,7 @@ def _start(request: Request, plan: Plan, directory: Path, *, fresh: bool = True)
         if not ends_by_interrupt:
             raise
         abandon.collect_and_close(request, directory, "interrupted in the reference run")
-        beds.end_run(Path(request.bed.workdir), directory.name)
+        bed_files.end_run(Path(request.bed.workdir), directory.name)
         raise Interrupted(*interruption.problems, hint=f"run it again: {request.command}") from interruption
     request = twin_runs.with_interval(request, directory)
     if is_new or not fresh:
@@ -109,7 +109,7 @@ def _resume_started(request: Request, plan: Plan, directory: Path, *, cut: bool)
     """Continue where the history ends. An interruption that was under way is completed first."""
     if cut:
         drive.drive(request, request.trial, plan, directory, cut=True)
-        beds.change_run(Path(request.bed.workdir), plan.run, directory, cut=False)
+        bed_files.change_run(Path(request.bed.workdir), plan.run, directory, cut=False)
         if request.stop:
             return
     for _ in ("to the end of an interruption", "to the end of the run"):
@@ -118,9 +118,9 @@ def _resume_started(request: Request, plan: Plan, directory: Path, *, cut: bool)
             return
 
 
-def _require_open(workdir: Path, directory: Path) -> beds.OpenRun:
+def _require_open(workdir: Path, directory: Path) -> bed_files.OpenRun:
     """Raises UsageError when the run is not the open run of its bed, or is open in another directory."""
-    open_run = beds.open_run(workdir)
+    open_run = bed_files.open_run(workdir)
     if open_run is None or open_run.run != directory.name:
         raise UsageError(
             f"{directory}: cannot be resumed: it is not the open run of its bed (abandoned, or renamed)",
@@ -159,7 +159,7 @@ def _interruption(directory: Path, workdir: Path) -> str:
     The ranks of a twin that follows it are on the bed.
     """
     with suppress(CcbedError):
-        open_run = beds.open_run(workdir)
+        open_run = bed_files.open_run(workdir)
         if bundle.has_ended(directory) and not (open_run and open_run.twin):
             return "interrupted after the run had ended, before its report was complete"
     return "interrupted at once; the ranks and faults on the bed stay as they are"
@@ -179,7 +179,7 @@ def _finish(request: Request, directory: Path) -> Result:
     result = judging.finish(
         request.catalogue, directory, Path(request.bed.workdir), judging.signer(request), request.on_stage
     )
-    beds.end_run(Path(request.bed.workdir), directory.name)
+    bed_files.end_run(Path(request.bed.workdir), directory.name)
     judging.forget(request, directory, result.code)
     if result.code == EXIT_PASS:
         twin_runs.remove_copies(directory)

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..core.spec import own_paths
-from ..core.spec import plan as planning
+from ..core.spec import own_paths, planning
 from ..core.verdict import judge
 from ..core.verdict import twin as twins
 from ..model import codec, vaulted
@@ -25,7 +24,7 @@ from ..model.trial import REPLACE, Trial
 from ..node.files import payloads
 from ..providers import node_files as files
 from ..providers import preflight
-from ..store import beds, bundle, durable, inputs, paths, payload, secrets
+from ..store import bed_files, bundle, durable, inputs, paths, rank_payload, secrets
 from . import drive, work_dirs
 
 
@@ -75,13 +74,13 @@ def begin(draft: Draft, directory: Path) -> Plan:
     _record(draft, directory)
     try:
         # again: `up` and `down` refuse an open run, and this run was not open until now
-        beds.refuse_changing(Path(draft.request.state), draft.bed.name)
+        bed_files.refuse_changing(Path(draft.request.state), draft.bed.name)
         bundle.make(directory)
         if not draft.origin:
             bundle.link_latest(directory.parent, directory.name)
         plan = _prepare(draft, directory)
         if not draft.origin:
-            beds.change_run(draft.workdir, directory.name, directory, begun=True)
+            bed_files.change_run(draft.workdir, directory.name, directory, begun=True)
         return plan
     except BaseException as error:
         paths.discard(directory)
@@ -129,9 +128,9 @@ def discard(provider: Provider, bed: BedSpec, directory: Path) -> None:
 def _record(draft: Draft, directory: Path) -> None:
     """Record the run beside the bed as open. Raises UsageError where another run is."""
     if draft.origin:
-        beds.change_run(draft.workdir, draft.origin.name, draft.origin, twin=str(directory.resolve()))
+        bed_files.change_run(draft.workdir, draft.origin.name, draft.origin, twin=str(directory.resolve()))
         return
-    beds.begin_run(draft.workdir, directory.name, directory.resolve(), draft.request.command)
+    bed_files.begin_run(draft.workdir, directory.name, directory.resolve(), draft.request.command)
     request = draft.request
     of_run = secrets.OfRun(secrets=request.secrets, environment=request.environment, exports=request.exports)
     secrets.keep(draft.workdir, directory.name, of_run)
@@ -139,9 +138,9 @@ def _record(draft: Draft, directory: Path) -> None:
 
 def _erase(draft: Draft, directory: Path) -> None:
     if draft.origin:
-        beds.end_twin(draft.workdir)
+        bed_files.end_twin(draft.workdir)
     else:
-        beds.end_run(draft.workdir, directory.name)
+        bed_files.end_run(draft.workdir, directory.name)
 
 
 def _prepare(draft: Draft, directory: Path) -> Plan:
@@ -178,7 +177,7 @@ def _install_payload(draft: Draft) -> str:
     if draft.origin:
         return bundle.load_plan(draft.origin).payload
     in_place = draft.project is not None and draft.project.in_place
-    return draft.request.provider.put(payload.without_project(draft.files) if in_place else draft.files)
+    return draft.request.provider.put(rank_payload.without_project(draft.files) if in_place else draft.files)
 
 
 def _system_facts(draft: Draft) -> Mapping[str, Mapping[str, Any]]:
@@ -295,7 +294,7 @@ def _fingerprint(draft: Draft, plan: Plan, facts: Mapping[str, Mapping[str, Any]
     names = (*plan.slots, *plan.spares)
     facts = {name: facts.get(name, {}) for name in names}
     planning.require_programs(draft.trial, draft.bed, draft.request.catalogue, facts)
-    return payload.node_fingerprint(facts, plan.slots, **common)
+    return rank_payload.node_fingerprint(facts, plan.slots, **common)
 
 
 def _code(draft: Draft) -> str:

@@ -7,13 +7,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from ..core.bed.prune import KEEP_BYTES, KEPT_ON_BED, MIN_AGE_S, OLDER_THAN_S, Leftover, Removal, Report, removals
+from ..core.bed.prunable import KEEP_BYTES, KEPT_ON_BED, MIN_AGE_S, OLDER_THAN_S, Leftover, Removal, Report, removals
 from ..model.bed import BedSpec
 from ..model.errors import CcbedError, UsageError
 from ..model.frozen import dataclass
 from ..model.provider import Provider
 from ..node.hostlink.bed_files import EXEC, PAYLOAD, RUN
-from ..store import beds, leftovers
+from ..store import bed_files, controller_leftovers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +42,11 @@ class Limits:
 
 def of_bed(bed: BedSpec, provider: Provider) -> tuple[Leftover, ...]:
     """List the leftovers of ended runs on the bed's hosts. Raises CcbedError, OSError."""
-    run = beds.open_run(Path(bed.workdir))
+    run = bed_files.open_run(Path(bed.workdir))
     return tuple(_leftover(bed, host, entry, run) for host, entry in provider.leftovers(bed))
 
 
-def _leftover(bed: BedSpec, host: str, entry: Mapping[str, Any], run: beds.OpenRun | None) -> Leftover:
+def _leftover(bed: BedSpec, host: str, entry: Mapping[str, Any], run: bed_files.OpenRun | None) -> Leftover:
     kind, name, age_s = str(entry["kind"]), str(entry["name"]), float(entry["age_s"])
     in_use = ""
     if run and (kind == PAYLOAD or (kind == RUN and name in run.names)):
@@ -67,7 +67,7 @@ def prune_bed(report: Report, bed: BedSpec, provider: Provider, limits: Limits, 
             report.add(listed, limits.choose(listed, KEPT_ON_BED))
             return
         with ExitStack() as stack:
-            stack.enter_context(beds.run_lock(Path(bed.workdir), "prune", Path(bed.workdir)))
+            stack.enter_context(bed_files.run_lock(Path(bed.workdir), "prune", Path(bed.workdir)))
             listed = of_bed(bed, provider)
             chosen = limits.choose(listed, KEPT_ON_BED)
             removed = [removal.leftover for removal in chosen]
@@ -81,16 +81,22 @@ def prune_bed(report: Report, bed: BedSpec, provider: Provider, limits: Limits, 
         report.problems.append(f"bed {bed.name}: {error}")
 
 
-def prune_local(report: Report, listed: Sequence[leftovers.LocalLeftover], limits: Limits, *, dry_run: bool) -> None:
+def prune_local(
+    report: Report, listed: Sequence[controller_leftovers.LocalLeftover], limits: Limits, *, dry_run: bool
+) -> None:
     """Remove the leftovers in the controller's own directories."""
-    keep = None if limits.keep is None else dict.fromkeys((leftovers.RUN, leftovers.NIGHT), limits.keep)
+    keep = (
+        None
+        if limits.keep is None
+        else dict.fromkeys((controller_leftovers.RUN, controller_leftovers.NIGHT), limits.keep)
+    )
     chosen = limits.choose((local.leftover for local in listed), keep)
     paths = {id(local.leftover): local for local in listed}
     removed = []
     for removal in chosen:
         try:
             if not dry_run:
-                leftovers.remove(paths[id(removal.leftover)])
+                controller_leftovers.remove(paths[id(removal.leftover)])
             removed.append(removal)
         except OSError as error:
             report.problems.append(f"{removal.leftover.location}/{removal.leftover.name}: {error.strerror}")

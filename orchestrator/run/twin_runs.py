@@ -18,7 +18,7 @@ from ..model.events import FaultInjected, RunEnd, RunInterrupted, RunResumed
 from ..model.launch import Request
 from ..model.plan import Plan
 from ..model.run import SHORT_S, Control, Twin
-from ..store import beds, bundle, durable, paths
+from ..store import bed_files, bundle, durable, paths
 from ..store.journal import JournalError
 from ..views import training
 from . import abandon, drive, judging, preparation
@@ -39,7 +39,7 @@ def provide(request: Request, directory: Path) -> bool:
     cached = None if twins.is_script(request.trial) else _from_cache(request, key)
     twin = cached or _make(request, directory)
     _store(twin, directory)
-    beds.end_twin(Path(request.bed.workdir))
+    bed_files.end_twin(Path(request.bed.workdir))
     return cached is None
 
 
@@ -62,7 +62,7 @@ def provide_after(request: Request, directory: Path) -> bool:
                 f"{interruption.problems[0]}; the run itself is complete and is judged without a reference run"
             )
             bundle.keep_reason(directory, interruption.problems[0])
-        beds.end_twin(Path(request.bed.workdir))
+        bed_files.end_twin(Path(request.bed.workdir))
     shutil.rmtree(work, ignore_errors=True)
     return is_interrupted
 
@@ -172,14 +172,14 @@ def abandon_open(request: Request, origin: Path) -> None:
 
 
 def _is_open(request: Request, origin: Path) -> bool:
-    open_run = beds.open_run(Path(request.bed.workdir))
+    open_run = bed_files.open_run(Path(request.bed.workdir))
     return open_run is not None and open_run.run == origin.name
 
 
 def resume(request: Request, origin: Path) -> None:
     """Resume the twin of an orchestrator that died, and cache it. A twin that was interrupted is closed."""
     workdir = Path(request.bed.workdir)
-    open_run = beds.open_run(workdir)
+    open_run = bed_files.open_run(workdir)
     if open_run is None or not open_run.twin:
         return
     directory, request = Path(open_run.twin), with_interval(_without_faults(request), origin)
@@ -198,7 +198,7 @@ def resume(request: Request, origin: Path) -> None:
         _judge_and_cache(request, directory)
     else:
         _judge_and_cache(request, directory)
-    beds.end_twin(workdir)
+    bed_files.end_twin(workdir)
 
 
 def _from_cache(request: Request, key: str) -> Twin | None:
@@ -254,7 +254,7 @@ def _run_control(request: Request, origin: Path, hidden: Sequence[str]) -> Contr
     trial = twins.control_trial(request.trial, twins.restarting(bundle.read_history(origin)))
     if trial is None:
         return None
-    beds.end_twin(Path(request.bed.workdir))
+    bed_files.end_twin(Path(request.bed.workdir))
     request = replace(_without_faults(request), trial=trial, reason=f"restarted reference of trial {request.trial.id}")
     directory = _run(request, origin, "twin-control", hidden)
     result = judging.finish(request.catalogue, directory, Path(request.bed.workdir), judging.signer(request))
@@ -284,7 +284,7 @@ def _drive(request: Request, plan: Plan, directory: Path, origin: Path) -> None:
         raise type(error)(*error.problems, hint=f"{first}{command}") from error
     if not bundle.has_ended(directory):
         abandon.collect_and_close(request, directory, "interrupted")
-        beds.end_twin(Path(request.bed.workdir))
+        bed_files.end_twin(Path(request.bed.workdir))
         raise Interrupted(f"interrupted in the reference run, {plan.run}", hint=command)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..core.inventory import literal
-from ..core.spec import values
+from ..core.spec import written_values
 
 PROVIDER = "slurm"
 #: What runs the nodes of a Slurm job in a container.
@@ -93,7 +93,7 @@ def options(value: Any) -> dict[str, str]:
 
 def _option(name: str, value: Any) -> tuple[str, str]:
     if not _OPTION.fullmatch(name):
-        raise ValueError(f"{values.show(name)}: must be a long option of sbatch such as mem or exclusive")
+        raise ValueError(f"{written_values.show(name)}: must be a long option of sbatch such as mem or exclusive")
     if reserved := next((option for option in RESERVED if option.startswith(name)), ""):
         what = (
             f"{name} is not allowed here"
@@ -111,7 +111,7 @@ def _option(name: str, value: Any) -> tuple[str, str]:
 
 def _container(value: Any) -> str:
     if value not in CONTAINERS:
-        raise ValueError(f"unknown; {values.nearest(str(value), CONTAINERS)}")
+        raise ValueError(f"unknown; {written_values.nearest(str(value), CONTAINERS)}")
     return str(value)
 
 

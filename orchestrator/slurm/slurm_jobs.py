@@ -16,7 +16,7 @@ from ..app.places import short_path
 from ..model.bed import BedSpec
 from ..model.errors import CcbedError, InfrastructureError, UsageError
 from ..model.trial import Trial
-from ..store import beds as store
+from ..store import bed_files as store
 from ..store import index
 
 #: The shortest run: start a gang, train, gather, and judge.

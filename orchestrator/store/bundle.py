@@ -16,13 +16,13 @@ from ..model import codec
 from ..model.errors import InfrastructureError, UsageError
 from ..model.event import History
 from ..model.events import RunBegin, RunEnd
-from ..model.events.units import RANKS
+from ..model.events.field_types import RANKS
 from ..model.plan import Plan, PlannedCheck
 from ..model.run import Run, Twin
 from ..model.trial import Trial
 from ..model.verdict import Verdict
 from ..system import plain_files
-from . import durable, files, journal, paths, payload, seal
+from . import durable, journal, paths, rank_payload, recorded_files, seal
 
 INPUTS = "inputs"
 KEEPERS = "keepers"
@@ -145,7 +145,7 @@ def describe(
         **({"twin_of": twin_of} if twin_of else {}),
         **({"twin_after": True} if twin_after else {}),
         **({"budget_s": budget_s} if budget_s else {}),
-        "chunks": {"format": files.CHUNK_FORMAT, "fields": list(files.CHUNK_FIELDS)},
+        "chunks": {"format": recorded_files.CHUNK_FORMAT, "fields": list(recorded_files.CHUNK_FIELDS)},
     }
 
 
@@ -190,7 +190,7 @@ def identity(directory: Path) -> dict[str, Any]:
         "plan": plain_files.sha256(directory / PLAN),
         "inputs": plan.get("inputs", {}),
         "documents": {name: plain_files.sha256(directory / name) for name in names if (directory / name).exists()},
-        "code": payload.controller_digest(),
+        "code": rank_payload.controller_digest(),
     }
 
 
@@ -241,11 +241,11 @@ def load(directory: Path, *, judged: bool = True) -> Run:
         directory=str(directory),
         trial=trial,
         history=history,
-        files=files.BundleFiles(directory, files.incarnations(history), world),
+        files=recorded_files.BundleFiles(directory, recorded_files.incarnations(history), world),
         twin=twin,
         has_twin_beside=twin is not None and (directory.parent / Path(twin.run).name / BUNDLE).is_file(),
         extras=extras,
-        code=payload.controller_digest(),
+        code=rank_payload.controller_digest(),
         verdicts=read_verdicts(directory) if judged else (),
     )
 
@@ -257,7 +257,9 @@ def keep_keeper_events(directory: Path, workdir: Path) -> None:
     known = {event.source.identity for event in history.events}
     for name, start in ((begin.data.cursors if begin else None) or {}).items():
         lines = (_keeper_events(workdir, name, start) or b"").splitlines(keepends=True)
-        end = max((number for number, line in enumerate(lines, start=1) if files.identity(line) in known), default=0)
+        end = max(
+            (number for number, line in enumerate(lines, start=1) if recorded_files.identity(line) in known), default=0
+        )
         if lines:
             paths.write(paths.inside(directory, f"{KEEPERS}/{name}"), b"".join(lines[:end]))
 

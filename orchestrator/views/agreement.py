@@ -15,7 +15,7 @@ from ..model.frozen import dataclass, field
 from ..model.run import Run
 from .findings import Finding, finding
 from .gangs import gangs
-from .values import mapping, whole
+from .json_values import mapping, whole
 
 #: They serve runs and the bed alike; a line without a run is then about the bed, unless it is an observation.
 _KEEPERS = ("keeper", "outside")

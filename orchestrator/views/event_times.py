@@ -10,8 +10,8 @@ from ..model.event import Event, History
 from ..model.events import RankFinished, RankStart, RankStep
 from ..model.payload import Payload
 from ..model.run import StepRecord
-from .clock import Clocks, clocks
 from .command_outcomes import operations
+from .event_order import Clocks, clocks
 from .findings import Finding, finding
 from .gangs import start_name
 

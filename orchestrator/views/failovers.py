@@ -14,9 +14,9 @@ from ..model.frozen import dataclass, replace
 from ..model.payload import Payload
 from ..model.run import StepRecord
 from ..model.trial import Trial
-from .clock import Clocks, clocks
 from .command_outcomes import operations
-from .faults import FaultTrace, traces
+from .event_order import Clocks, clocks
+from .fault_stages import FaultTrace, traces
 from .gangs import Gang, epoch_of, gangs, is_abnormal, root_cause
 from .lineage import chosen_checkpoints, committed_checkpoints
 from .progress import caught_up, lost_steps

@@ -15,8 +15,8 @@ from ..model.frozen import dataclass, field
 from ..model.payload import Payload
 from ..model.run import Run
 from . import standing
-from .clock import clock
 from .command_outcomes import Operation, operations
+from .event_order import clock
 
 P = TypeVar("P", bound=Payload)
 

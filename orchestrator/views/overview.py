@@ -11,12 +11,12 @@ from ..model.event import Event, History
 from ..model.frozen import dataclass
 from ..model.run import StepRecord
 from ..model.trial import Trial
-from .clock import clock
+from .event_order import clock
 from .failovers import Failover, failovers
-from .faults import FaultView, faults
+from .fault_stages import FaultView, faults
 from .gangs import gangs
+from .json_values import number
 from .progress import goodput, omitted_steps
-from .values import number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

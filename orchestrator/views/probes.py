@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ..model.event import Event, History
 from ..model.events import ProbeDone
 from ..model.frozen import dataclass
-from . import values
+from . import json_values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class NodeFigure:
 
     @property
     def median(self) -> float:
-        return values.median(self.repeats)
+        return json_values.median(self.repeats)
 
     @property
     def spread(self) -> float | None:
@@ -57,7 +57,7 @@ class FigureRow:
 
     @property
     def median(self) -> float:
-        return values.median(figure.median for figure in self.nodes)
+        return json_values.median(figure.median for figure in self.nodes)
 
     @property
     def spread(self) -> float | None:
@@ -121,10 +121,10 @@ def node_labels(history: History) -> dict[int, str]:
 def _figures(event: Event[ProbeDone], label: str) -> Iterator[NodeFigure]:
     for figure in event.data.figures or ():
         repeats = tuple(
-            value for item in figure.values if (value := values.number(item)) is not None and math.isfinite(value)
+            value for item in figure.values if (value := json_values.number(item)) is not None and math.isfinite(value)
         )
         if repeats:
             yield NodeFigure(
                 node=label, rank=event.data.rank, probe=event.data.probe, name=figure.name, unit=figure.unit,
-                better=figure.better, repeats=repeats, ceiling=values.number(figure.ceiling),
+                better=figure.better, repeats=repeats, ceiling=json_values.number(figure.ceiling),
             )  # fmt: skip

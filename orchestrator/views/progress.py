@@ -10,8 +10,8 @@ from ..model.event import Event, History
 from ..model.frozen import dataclass
 from ..model.run import StepRecord
 from ..model.trial import Trial
-from .clock import clock
 from .command_outcomes import operations
+from .event_order import clock
 from .gangs import Gang, gangs
 from .lineage import is_kept, kept_steps, resume_steps
 

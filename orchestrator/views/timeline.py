@@ -8,7 +8,7 @@ from ..model import events
 from ..model.event import Event, History
 from ..model.frozen import dataclass
 from ..model.payload import Payload
-from .clock import clock
+from .event_order import clock
 from .gangs import begin_nodes, start_name
 
 

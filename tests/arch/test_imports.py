@@ -51,15 +51,15 @@ def test_the_check_for_torch_can_fail() -> None:
 
 def test_a_run_of_no_collectives_loads_none_of_their_views_and_no_library_of_them() -> None:
     names = [
-        "orchestrator.cli.verbs.run",
+        "orchestrator.cli.verbs.run_verb",
         "orchestrator.run",
         "orchestrator.reports.html",
-        "orchestrator.reports.summary",
+        "orchestrator.reports.markdown",
     ]
     assert (
         heavy_after(
             names,
-            ("orchestrator.collectives.views", "orchestrator.collectives.rank.mpi", "orchestrator.cli.verbs.up"),
+            ("orchestrator.collectives.views", "orchestrator.collectives.rank.mpi", "orchestrator.cli.verbs.up_verb"),
         )
         == ""
     )

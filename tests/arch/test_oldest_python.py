@@ -12,7 +12,7 @@ import pytest
 from orchestrator import plugins
 from orchestrator.model.requirements import HOST_PYTHON
 from orchestrator.providers import archive
-from orchestrator.store import payload
+from orchestrator.store import rank_payload
 
 PACKAGE = Path(plugins.__file__).parent
 #: The watcher is imported in any Python that a training runs in.
@@ -44,7 +44,7 @@ def sources() -> list[tuple[str, str]]:
     """The code of keeper and agent, and that of ranks."""
     with zipfile.ZipFile(io.BytesIO(archive.build())) as files:
         sent = {name: files.read(name) for name in files.namelist()}
-    sent |= payload.collect(PACKAGE, plugins.discover())
+    sent |= rank_payload.collect(PACKAGE, plugins.discover())
     return [(name, content.decode()) for name, content in sorted(sent.items()) if name.endswith(".py")]
 
 
@@ -134,7 +134,7 @@ def test_there_are_sources() -> None:
     names = {name for name, _ in sources()}
     assert {"orchestrator/node/agent/agent.py", "orchestrator/model/bed.py"} <= names
     assert {
-        f"orchestrator/{path}" for path in ("rank/runtime/main.py", "workloads/script.py", "algorithms/ring.py")
+        f"orchestrator/{path}" for path in ("rank/runtime/rank_main.py", "workloads/script.py", "algorithms/ring.py")
     } <= names
 
 

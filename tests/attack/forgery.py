@@ -20,7 +20,7 @@ from typing import Any
 from orchestrator.model import codec
 from orchestrator.model.trial import Trial
 from orchestrator.store import seal
-from orchestrator.store.files import CHUNK_FORMAT
+from orchestrator.store.recorded_files import CHUNK_FORMAT
 from orchestrator.system import plain_files
 
 Json = Any

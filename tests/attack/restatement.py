@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.verdict import metrics
+from orchestrator.core.verdict import run_metrics
 from orchestrator.core.verdict.twin import twin_key
 from orchestrator.model import codec
 from orchestrator.model.trial import Trial
@@ -44,7 +44,7 @@ def restate(directory: Path, dice: random.Random) -> None:
             line["value"]["keepers"] = forgery._prefixes(directory, line["value"].get("keepers", {}))
     _write(history, lines)
     with contextlib.suppress(Exception):  # a bundle that cannot be read any more keeps its metrics
-        computed = metrics.lines(bundle.load(directory, judged=False))
+        computed = run_metrics.lines(bundle.load(directory, judged=False))
         (directory / "metrics.jsonl").write_text("".join(f"{line}\n" for line in computed))
     seal.seal(directory)
 

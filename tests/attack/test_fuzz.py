@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.cli.inputs import session
+from orchestrator.cli.inputs import terminal_session
 from orchestrator.cli.render import terminal
 from orchestrator.store import seal, unpack
 
@@ -72,7 +72,7 @@ def limit(seconds: int) -> Iterator[None]:
 def ccbed(folder: Path, *args: str) -> tuple[int, str]:
     """Exit code and output of a command line in this process."""
     out = io.StringIO()
-    own_session = session.Session(
+    own_session = terminal_session.Session(
         state=folder / "state", terminal=terminal.Terminal(out=out, err=out), agent=lambda: "a" * 64
     )
     with limit(SECONDS):

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.cli.inputs import session
+from orchestrator.cli.inputs import terminal_session
 from orchestrator.cli.render import terminal
 from orchestrator.store import unpack
 
@@ -102,7 +102,7 @@ def measured(folder: Path, *args: str) -> tuple[int, str, float, int]:
 
 def in_process(folder: Path, *args: str) -> tuple[int, str]:
     out = io.StringIO()
-    own_session = session.Session(
+    own_session = terminal_session.Session(
         state=folder / "state", terminal=terminal.Terminal(out=out, err=out), agent=lambda: "abcdef"
     )
     return main.run(args, own_session), out.getvalue()

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.cli.inputs import session
+from orchestrator.cli.inputs import terminal_session
 from orchestrator.cli.render import terminal
 from orchestrator.model.verdict import Verdict
-from orchestrator.reports import html, junit, summary
+from orchestrator.reports import html, junit, markdown
 from orchestrator.store import unpack
 
 from ..unit import run_builder
@@ -78,7 +78,7 @@ def test_logs_of_a_bundle_are_printed_without_control_characters() -> None:
     with unpack.unpacked(BUNDLE) as directory:
         next((directory / "nodes/n0").rglob("rank-0.log")).write_bytes(ESCAPES.encode(errors="replace") + b"\xff\n")
         out = io.StringIO()
-        own_session = session.Session(state=directory.parent, terminal=terminal.Terminal(out=out, err=out))
+        own_session = terminal_session.Session(state=directory.parent, terminal=terminal.Terminal(out=out, err=out))
         assert main.run(["logs", str(directory), "--rank", "0"], own_session) == 0
         assert controls(out.getvalue()) == set() and "\\x1b[2J" in out.getvalue()
 
@@ -119,7 +119,7 @@ def test_no_report_takes_text_for_markup() -> None:
         and "img" not in rendered.tags
     )
     ET.fromstring(junit.render(run)["junit.xml"])
-    page = summary.render(run)["summary.md"].decode()
+    page = markdown.render(run)["summary.md"].decode()
     page = re.sub(r"`[^`]*`", "", page.replace("\\`", ""))  # what stands in backticks is no markup
     assert "<script" not in page and not re.search(r"(?<!\\)\]\(", page) and not re.search(r"!\[", page)
     assert controls(page) == set()

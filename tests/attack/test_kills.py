@@ -24,13 +24,13 @@ import pytest
 
 from orchestrator import plugins
 from orchestrator.cli import main
-from orchestrator.cli.inputs import session
+from orchestrator.cli.inputs import terminal_session
 from orchestrator.cli.render import terminal
 from orchestrator.model.bed import BedSpec
 from orchestrator.node.files import label
 from orchestrator.node.oslayer import processes
 from orchestrator.run import collect, drive, judging, twin_runs
-from orchestrator.store import beds, bundle, durable, journal, seal
+from orchestrator.store import bed_files, bundle, durable, journal, seal
 
 from ..e2e import reserves, trials
 from . import scale
@@ -44,15 +44,15 @@ PATIENCE_S = 600.0
 CALLS: dict[str, tuple[Any, str, int]] = {
     "step of the preparation": (durable, "perform_step", 30),
     "link to latest": (bundle, "link_latest", 1),
-    "change of the mark": (beds, "change_run", 2),
+    "change of the mark": (bed_files, "change_run", 2),
     "gathering": (collect, "gather", 2),
     "seal": (seal, "seal", 2),
     "verdicts and report": (bundle, "write_derived", 2),
     "rendering": (judging, "render_reports", 2),
     "judging": (judging, "conclude", 2),
     "twin in the cache": (twin_runs, "write_cached", 1),
-    "end of the twin": (beds, "end_twin", 1),
-    "end of the run": (beds, "end_run", 1),
+    "end of the twin": (bed_files, "end_twin", 1),
+    "end of the run": (bed_files, "end_run", 1),
     "driving": (drive, "drive", 2),
 }
 LINES = (
@@ -191,7 +191,7 @@ def _changed(path: Path) -> int:
 
 def _ccbed(state: Path, command: str, log: Path) -> int:
     with log.open("a") as out:
-        own_session = session.Session(state=state, terminal=terminal.Terminal(out=out, err=out))
+        own_session = terminal_session.Session(state=state, terminal=terminal.Terminal(out=out, err=out))
         return main.run(tuple(shlex.split(command)), own_session)
 
 
@@ -224,7 +224,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     state = root / "state" / "ccbed"
     judging.warm_up_reports(plugins.discover(())).join()  # what every process needs is loaded once, here
     assert _ccbed(state, f"up {root / 'two.yml'}", root / "log") == 0, (root / "log").read_text()
-    spec = beds.read(state, "two")
+    spec = bed_files.read(state, "two")
     assert spec is not None
     made = Bed(root=root, state=state, runs=root / "runs", spec=spec)
     yield made

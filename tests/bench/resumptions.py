@@ -35,7 +35,7 @@ from orchestrator.model.event import History
 from orchestrator.model.run import Run
 from orchestrator.model.trial import CheckSpec, Trial
 from orchestrator.model.verdict import Verdict
-from orchestrator.store import files
+from orchestrator.store import recorded_files
 
 from . import mutations
 
@@ -226,7 +226,7 @@ def verdicts(records: Path) -> dict[str, Verdict]:
         directory=str(records),
         trial=Trial(name="job", workload="script"),
         history=History(()),
-        files=files.WatchDirectory(records),
+        files=recorded_files.WatchDirectory(records),
     )
     return {v.check: v for v in judge.judge(run, CATALOGUE, [CheckSpec(name=name) for name in CHECKS])}
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.rank.watcher import ranges, record
+from orchestrator.rank.watcher import record, thinned_steps
 
 from .test_report import used
 
@@ -90,7 +90,7 @@ def lines(job: Job, attempt: int, rank: int, begin: int, end: int) -> Iterator[t
     least = 1
     for step in range(begin, end):
         n = step - begin
-        least = max(1, ranges.interval(step) // 16) if n & (n - 1) == 0 else least
+        least = max(1, thinned_steps.interval(step) // 16) if n & (n - 1) == 0 else least
         is_marked = step % job.every == 0
         is_window = step % job.every <= 16
         if is_window or step % max(job.states, least) == 0:

@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator import plugins
 from orchestrator.cli import main
-from orchestrator.cli.inputs import session
+from orchestrator.cli.inputs import terminal_session
 from orchestrator.cli.render import terminal
 from orchestrator.model.bed import BedSpec
 from orchestrator.model.event import Event
@@ -27,7 +27,7 @@ from orchestrator.model.verdict import Verdict
 from orchestrator.node.oslayer import processes
 from orchestrator.providers.process.process_provider import ProcessProvider
 from orchestrator.run import judging, lifecycle
-from orchestrator.store import beds, bundle
+from orchestrator.store import bed_files, bundle
 
 from . import trials
 from .stage import Stage, warmed
@@ -96,7 +96,7 @@ def ran(directory: str, bed: Bed) -> Ran:
 
 def ccbed(state: Path, *args: str) -> tuple[int, str]:
     out = io.StringIO()
-    own_session = session.Session(state=state, terminal=terminal.Terminal(out=out, err=out))
+    own_session = terminal_session.Session(state=state, terminal=terminal.Terminal(out=out, err=out))
     return main.run(args, own_session), out.getvalue()
 
 
@@ -105,7 +105,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     state = tmp_path_factory.mktemp("state") / "ccbed"
     code, output = ccbed(state, "up", str(ROOT / "inventories/local.yml"))
     assert code == 0, output
-    spec = beds.read(state, "local")
+    spec = bed_files.read(state, "local")
     assert spec is not None
     yield Bed(state=state, runs=tmp_path_factory.mktemp("runs"), spec=spec, catalogue=plugins.discover(()))
     code, output = ccbed(state, "down", "local", "--force")
@@ -119,7 +119,7 @@ def _end_open_run(request: pytest.FixtureRequest) -> Iterator[None]:
     """A test that failed in the middle of a run leaves it open: end it, so that the next test finds its bed free."""
     bed = request.getfixturevalue("bed") if "bed" in request.fixturenames else None
     yield
-    if isinstance(bed, Bed) and beds.open_run(Path(bed.spec.workdir)) is not None:
+    if isinstance(bed, Bed) and bed_files.open_run(Path(bed.spec.workdir)) is not None:
         code, output = bed.ccbed("heal", bed.spec.name)
         assert code == 0, output
 

@@ -23,7 +23,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from orchestrator import plugins
 from orchestrator.model import codec
 from orchestrator.model import gang as gang_model
-from orchestrator.rank.runtime import main as rank_main
+from orchestrator.rank.runtime import rank_main
 from tests.e2e import trials
 
 INCARNATION = "i1"

@@ -18,7 +18,7 @@ from orchestrator.model.errors import InfrastructureError
 from orchestrator.model.event import Event
 from orchestrator.model.trial import Liveness, World
 from orchestrator.run import lifecycle
-from orchestrator.store import beds
+from orchestrator.store import bed_files
 
 from . import trials
 from .conftest import Bed, Ran, ran
@@ -28,7 +28,9 @@ pytestmark = pytest.mark.e2e
 
 def untouched(bed: Bed) -> bool:
     """No run is open, every node is warm, and `up` finds nothing to change."""
-    return beds.open_run(Path(bed.spec.workdir)) is None and bed.unchanged() and "busy" not in bed.ccbed("status")[1]
+    return (
+        bed_files.open_run(Path(bed.spec.workdir)) is None and bed.unchanged() and "busy" not in bed.ccbed("status")[1]
+    )
 
 
 # --- refused before anything starts -----------------------------------------------------------------------------------
@@ -69,7 +71,7 @@ def test_what_cannot_be_run_is_refused_before_anything_starts(
     assert code == 3
     assert expected in text
     assert not [entry for entry in (tmp_path / "runs").glob("*") if entry.is_dir()], "no orphan run directory"
-    assert beds.open_run(Path(bed.spec.workdir)) is None
+    assert bed_files.open_run(Path(bed.spec.workdir)) is None
 
 
 def test_nothing_can_be_done_to_a_bed_on_which_a_run_goes_on(bed: Bed) -> None:

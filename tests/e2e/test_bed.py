@@ -151,7 +151,7 @@ def run(bed: Bed, request: pytest.FixtureRequest) -> Iterator[Bed]:
 
 @pytest.fixture
 def payload(run: Bed) -> str:
-    return run.provider.put({**EMPTY_PACKAGES, "orchestrator/rank/runtime/main.py": RANK.encode()})
+    return run.provider.put({**EMPTY_PACKAGES, "orchestrator/rank/runtime/rank_main.py": RANK.encode()})
 
 
 def test_a_node_is_warm_before_it_is_called_ready(run: Bed) -> None:
@@ -409,7 +409,7 @@ def test_nothing_is_left_whoever_was_killed_before(tmp_path: Path, victims: tupl
     bed = Bed(tmp_path, ("n0", "n1")).up()
     try:
         bed.open("r")
-        files = {**EMPTY_PACKAGES, "orchestrator/rank/runtime/main.py": RANK.encode()}
+        files = {**EMPTY_PACKAGES, "orchestrator/rank/runtime/rank_main.py": RANK.encode()}
         bare = len(victims) == 1
         bed.gang("n0", bed.provider.put(files), stray=True, bare=bare, until_killed=True)
         status = bed.provider.observe(bed.spec)

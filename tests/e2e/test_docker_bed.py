@@ -23,7 +23,7 @@ from orchestrator.node.files import label
 from orchestrator.node.oslayer import processes
 from orchestrator.providers.docker.docker_provider import DockerProvider
 from orchestrator.run import lifecycle
-from orchestrator.store import beds, bundle
+from orchestrator.store import bed_files, bundle
 from orchestrator.system import plain_files
 
 from . import trials
@@ -92,7 +92,7 @@ def box(engine: Any, image: str, tmp_path_factory: pytest.TempPathFactory) -> It
     code, output = ccbed(state, "up", str(file))
     assert code == 0, output
     assert f"image {image} · a private network" in output and "torch imported once" not in output
-    spec = beds.read(state, NAME)
+    spec = bed_files.read(state, NAME)
     assert spec is not None
     runs = directory / "runs"
     runs.mkdir()
@@ -106,7 +106,7 @@ def nothing_is_left(engine: Any, state: Path, name: str) -> None:
     """No container, network, process or directory."""
     assert labelled(engine, name) == [] and networks(engine, name) == []
     assert [process.pid for process in processes.scan() if process.tag.startswith(f"{name}-")] == []
-    assert not (state / "beds" / name).exists() and beds.names(state) == ()
+    assert not (state / "beds" / name).exists() and bed_files.names(state) == ()
 
 
 # --- the bed ----------------------------------------------------------------------------------------------------------

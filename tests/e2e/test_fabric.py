@@ -30,7 +30,7 @@ from orchestrator.node.oslayer import processes
 from orchestrator.providers import bed_commands
 from orchestrator.providers.process import fabric_checks
 from orchestrator.providers.process.process_provider import ProcessProvider
-from orchestrator.store import beds
+from orchestrator.store import bed_files
 from orchestrator.system import plain_files
 
 from . import trials
@@ -102,7 +102,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     file.write_bytes(INVENTORY.read_bytes())
     code, output = ccbed(state, "up", str(file))
     assert code == 0, output
-    spec = beds.read(state, "fabric")
+    spec = bed_files.read(state, "fabric")
     assert spec is not None
     yield Bed(state=state, runs=tmp_path_factory.mktemp("runs"), spec=spec, catalogue=plugins.discover(()))
     code, output = ccbed(state, "down", "fabric", "--force")
@@ -364,7 +364,7 @@ def test_a_keeper_that_is_started_anew_plugs_into_the_switch_that_is_there(bed: 
     switch = plain_files.read_json(Path(bed.spec.workdir) / "nodes" / "n0" / label.NODE_LABEL)["switch"]
     kill(keeper(bed), pids(bed)["n3"])
     provider = ProcessProvider(bed.state)
-    spec = beds.read(bed.state, "fabric")
+    spec = bed_files.read(bed.state, "fabric")
     assert spec is not None
     provider.prepare(spec)
     order = Command(f="node.apply", key="again/n3", node="n3", deadline_s=120.0, value=codec.plain(spec.node("n3")))

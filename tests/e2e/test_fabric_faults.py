@@ -18,7 +18,7 @@ from orchestrator.node.files import label
 from orchestrator.node.keeper import fabric as keeper_fabric
 from orchestrator.node.oslayer import processes
 from orchestrator.providers.process import fabric_checks
-from orchestrator.store import beds
+from orchestrator.store import bed_files
 
 from . import trials
 from .conftest import ROOT, Bed, ccbed
@@ -34,7 +34,7 @@ def _up(state: Path, runs: Path) -> Iterator[Bed]:
         pytest.skip(f"no emulated fabric here: {lacking}")
     code, output = ccbed(state, "up", INVENTORY)
     assert code == 0, output
-    spec = beds.read(state, "fabric")
+    spec = bed_files.read(state, "fabric")
     assert spec is not None
     try:
         yield Bed(state=state, runs=runs, spec=spec, catalogue=plugins.discover(()))

@@ -17,7 +17,7 @@ from orchestrator.jobs.app.judged_records import CHECKS
 from orchestrator.model.event import History
 from orchestrator.model.run import Run
 from orchestrator.model.trial import CheckSpec, Trial
-from orchestrator.store import files
+from orchestrator.store import recorded_files
 from orchestrator.views import training
 
 ROOT = Path(__file__).parents[2]
@@ -74,7 +74,7 @@ def main(name: str, root: Path) -> None:
 
 def _run(records: Path) -> Run:
     trial = Trial(name="job", workload="script", require="whole")
-    return Run(directory=str(records), trial=trial, history=History(()), files=files.WatchDirectory(records))
+    return Run(directory=str(records), trial=trial, history=History(()), files=recorded_files.WatchDirectory(records))
 
 
 def _rung(records: Path, checks: tuple[str, ...]) -> dict[str, object]:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from orchestrator.providers.process import process_provider
-from orchestrator.store import beds
+from orchestrator.store import bed_files
 
 from .conftest import ccbed
 
@@ -42,7 +42,7 @@ def test_ranks_run_in_the_named_interpreter_and_a_worse_one_leaves_the_bed_as_it
         facts = json.loads(document.read_text())
         assert (facts["torch"], facts["python"]) == (torch.__version__, platform.python_version())
 
-        spec = beds.read(state, "own")
+        spec = bed_files.read(state, "own")
         assert spec is not None
         before = process_provider.bed_status(spec)
         assert before.keeper_python == str(python)

@@ -23,7 +23,7 @@ from orchestrator.model.trial import World
 from orchestrator.node.files import label
 from orchestrator.node.oslayer import processes
 from orchestrator.run import lifecycle
-from orchestrator.store import beds
+from orchestrator.store import bed_files
 from orchestrator.system import plain_files
 
 from . import trials
@@ -187,7 +187,7 @@ def small(tmp_path: Path) -> Iterator[Bed]:
     inventory = tmp_path / "small.yml"
     inventory.write_text("all: {hosts: {localhost: {ansible_connection: local, ccbed_nodes: 1, ccbed_spares: 1}}}\n")
     assert ccbed(state, "up", str(inventory))[0] == 0
-    spec = beds.read(state, "small")
+    spec = bed_files.read(state, "small")
     assert spec is not None
     yield Bed(state=state, runs=tmp_path / "runs", spec=spec, catalogue=plugins.discover(()))
     code, output = ccbed(state, "down", "small", "--force")
@@ -197,7 +197,7 @@ def small(tmp_path: Path) -> Iterator[Bed]:
         for process in processes.scan()
         if process.tag.startswith(f"{processes.bed_tag('small', spec.workdir)}/")
     ] == []
-    assert beds.names(state) == ()
+    assert bed_files.names(state) == ()
 
 
 def test_down_with_force_ends_the_run_that_would_start_the_nodes_again(small: Bed) -> None:

@@ -14,7 +14,7 @@ from orchestrator import plugins
 from orchestrator.model.event import Event
 from orchestrator.node.files import label
 from orchestrator.node.oslayer import processes
-from orchestrator.store import beds
+from orchestrator.store import bed_files
 
 from . import trials
 from .conftest import ROOT, Bed, ccbed
@@ -31,7 +31,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     state = tmp_path_factory.mktemp("state") / "ccbed"
     code, output = ccbed(state, "up", INVENTORY)
     assert code == 0, output
-    spec = beds.read(state, "local")
+    spec = bed_files.read(state, "local")
     assert spec is not None
     yield Bed(state=state, runs=tmp_path_factory.mktemp("runs"), spec=spec, catalogue=plugins.discover(()))
     code, output = ccbed(state, "down", "local", "--force")

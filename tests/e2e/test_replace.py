@@ -19,7 +19,7 @@ from orchestrator.model.events import GangStart, NodeKillDone, RecoveryDecided, 
 from orchestrator.model.trial import FaultPlan, Trial, World
 from orchestrator.node.oslayer import processes
 from orchestrator.run import lifecycle
-from orchestrator.store import beds, bundle
+from orchestrator.store import bed_files, bundle
 
 from . import trials
 from .conftest import Bed, ccbed, ran
@@ -54,7 +54,7 @@ def rooms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rooms]:
     inventory.write_text(INVENTORY)
     code, output = ccbed(state, "up", str(inventory))
     assert code == 0, output
-    spec = beds.read(state, "rooms")
+    spec = bed_files.read(state, "rooms")
     assert spec is not None
     yield Rooms(state=state, runs=directory / "runs", spec=spec, catalogue=plugins.discover(()), inventory=inventory)
     code, output = ccbed(state, "down", "rooms", "--force")

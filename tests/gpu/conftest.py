@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from orchestrator import plugins
-from orchestrator.store import beds
+from orchestrator.store import bed_files
 from tests.e2e.conftest import Bed, ccbed
 
 from . import device
@@ -66,7 +66,7 @@ def brought_up(folder: Path, name: str, nodes: int, *, has_gpus: bool) -> Iterat
     inventory.write_text(INVENTORY.format(name=name, nodes=nodes, gpus=gpus))
     code, output = ccbed(state, "up", str(inventory))
     assert code == 0, output
-    spec = beds.read(state, name)
+    spec = bed_files.read(state, name)
     assert spec is not None
     (folder / "runs").mkdir()
     yield Bed(state=state, runs=folder / "runs", spec=spec, catalogue=plugins.discover(()))

@@ -26,7 +26,7 @@ from orchestrator.model.errors import (
     UnreachedError,
 )
 from orchestrator.nightly import night_files
-from orchestrator.store import beds as store
+from orchestrator.store import bed_files as store
 
 from . import layout
 from .desk import HOSTS, CommandResult, Desk

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from orchestrator.core.engine import gang, shutdown
+from orchestrator.core.engine import gang_commands, shutdown
 from orchestrator.model.act import Act
 from orchestrator.model.event import Command, Event
 
@@ -206,7 +206,7 @@ def test_a_keeper_that_is_dead_is_waited_for_once_and_the_run_ends_within_its_ti
     assert _end(book)["outcome"] == "failed" and _end(book)["kind"] == "infrastructure"
     assert "no reply within 60 s" in str(_end(book)["reason"])
     (lost,) = _of(book, "node.silent", "note")
-    assert book.events[-1].t - lost.t < gang.RESPONSE_S + gang.SILENT_HOST_S + shutdown.SILENT_S + 5.0
+    assert book.events[-1].t - lost.t < gang_commands.RESPONSE_S + gang_commands.SILENT_HOST_S + shutdown.SILENT_S + 5.0
 
 
 def test_a_node_may_take_longer_to_start_on_a_keeper_that_has_not_responded_but_the_run_ends_soon(
@@ -222,7 +222,7 @@ def test_a_node_may_take_longer_to_start_on_a_keeper_that_has_not_responded_but_
     assert _end(book)["kind"] == "infrastructure"
     (lost,) = _of(book, "node.exit", "note")
     assert [event.value["deadline_s"] for event in _of(book, "node.apply", "invoke")] == [60.0, 30.0]
-    assert book.events[-1].t - lost.t < gang.RESPONSE_S + gang.SILENT_START_S + 5.0
+    assert book.events[-1].t - lost.t < gang_commands.RESPONSE_S + gang_commands.SILENT_START_S + 5.0
 
 
 def test_a_host_that_never_comes_back_ends_the_run_as_a_failure_of_the_infrastructure_that_names_it() -> None:

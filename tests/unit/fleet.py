@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.cli.inputs import session
+from orchestrator.cli.inputs import terminal_session
 from orchestrator.cli.render import terminal
 from orchestrator.model.bed import BedSpec, BedStatus, HostSpec
 from orchestrator.model.errors import InfrastructureError, OwnedError
@@ -66,7 +66,7 @@ def ccbed(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Verb
 
     def run(verb: str, *args: str) -> tuple[int, str]:
         out = io.StringIO()
-        desk = session.Session(
+        desk = terminal_session.Session(
             state=tmp_path, terminal=terminal.Terminal(out=out, err=out), agent=lambda: "a" * 64,
             providers={"docker": lambda state: fleet},
         )  # fmt: skip

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.core.inventory import variables
-from orchestrator.core.spec import parameter_docs, parse_faults, parse_trial, values
+from orchestrator.core.spec import parameter_docs, parse_faults, parse_trial, written_values
 from orchestrator.model.act import SAFETY_ORDER
 from orchestrator.model.plugin import Catalogue
 from orchestrator.model.trial import ACCEPTABLE, NOTHING, PHASES, POLICIES, RUNGS, THEIRS, Liveness, Trial, World
@@ -21,9 +21,13 @@ Schema = dict[str, Any]
 DRAFT = "http://json-schema.org/draft-07/schema#"
 WHOLE: Schema = {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": r"^\s*[-+]?\d+\s*$"}]}
 NUMBER: Schema = {"anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^\s*[-+]?[\d.]+([eE][-+]?\d+)?\s*$"}]}
-TIME: Schema = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": values._DURATION.pattern}]}
-SIZE: Schema = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": values._SIZE.pattern}]}
-TRUTH: Schema = {"anyOf": [{"type": "boolean"}, {"enum": [*values._TRUE, *values._FALSE]}]}
+TIME: Schema = {
+    "anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": written_values._DURATION.pattern}]
+}
+SIZE: Schema = {
+    "anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": written_values._SIZE.pattern}]
+}
+TRUTH: Schema = {"anyOf": [{"type": "boolean"}, {"enum": [*written_values._TRUE, *written_values._FALSE]}]}
 TEXT: Schema = {"type": ["string", "number", "boolean"]}
 KINDS = {"whole": WHOLE, "number": NUMBER, "time": TIME, "truth": TRUTH, "text": TEXT}
 
@@ -81,7 +85,7 @@ def parameters(cls: Any, more: Mapping[str, Schema] | None = None) -> Schema:
     properties: dict[str, Schema] = {**(more or {})}
     aliases: dict[str, Schema] = {}
     for field in dataclasses.fields(cls):
-        schema = _of_type(hints[field.name], is_duration=values.is_duration(field.name))
+        schema = _of_type(hints[field.name], is_duration=written_values.is_duration(field.name))
         alias = next(
             ({"$ref": f"#/definitions/{name}"} for name, kind in KINDS.items() if kind == schema), dict(schema)
         )
@@ -100,7 +104,7 @@ def parameters(cls: Any, more: Mapping[str, Schema] | None = None) -> Schema:
 
 def _of_type(hint: Any, is_duration: bool) -> Schema:
     origin = typing.get_origin(hint)
-    if values._is_union(hint):
+    if written_values._is_union(hint):
         options = [option for option in typing.get_args(hint) if option is not type(None)]
         none = [{"enum": [None, "none"]}] if type(None) in typing.get_args(hint) else []
         return {"anyOf": [*(_of_type(option, is_duration) for option in options), *none]}

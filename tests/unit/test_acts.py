@@ -17,12 +17,12 @@ from orchestrator import products
 from orchestrator.app import audited
 from orchestrator.app.hosts import quarantine
 from orchestrator.cli import main
-from orchestrator.cli.inputs import session
+from orchestrator.cli.inputs import terminal_session
 from orchestrator.cli.render import terminal
 from orchestrator.model.bed import BedSpec, HostSpec
 from orchestrator.model.event import Clock, Command, Event, Source
 from orchestrator.model.launch import Request
-from orchestrator.store import beds as store
+from orchestrator.store import bed_files as store
 
 from .test_departed import Hosts
 
@@ -111,7 +111,7 @@ class Desk:
 
     def ccbed(self, *args: str) -> tuple[int, str]:
         out = io.StringIO()
-        desk = session.Session(
+        desk = terminal_session.Session(
             state=self.folder, terminal=terminal.Terminal(out=out, err=out), agent=lambda: "a" * 64,
             providers={"docker": lambda state: self.provider},
         )  # fmt: skip
@@ -211,7 +211,7 @@ def test_a_run_records_the_hosts_with_its_ranks_and_each_fault(desk: Desk) -> No
             request.on_event(event)
         return SimpleNamespace(code=0)
 
-    own = session.Session(
+    own = terminal_session.Session(
         state=desk.folder, terminal=terminal.Terminal(out=io.StringIO(), err=io.StringIO()), launch=launch
     )
     audited.launch(own, request)

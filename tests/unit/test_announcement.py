@@ -19,7 +19,7 @@ from orchestrator.app.announcement import Announcement, Shell
 from orchestrator.model.errors import UsageError
 from orchestrator.model.launch import Request, Result
 from orchestrator.node.oslayer import processes
-from orchestrator.store import beds as store
+from orchestrator.store import bed_files as store
 from orchestrator.store import bundle
 from orchestrator.system import host_facts
 

@@ -10,10 +10,10 @@ import pytest
 
 from orchestrator.app import announcement
 from orchestrator.cli import main
-from orchestrator.cli.inputs import session
+from orchestrator.cli.inputs import terminal_session
 from orchestrator.cli.render import terminal
 from orchestrator.model.bed import BedSpec
-from orchestrator.store import beds
+from orchestrator.store import bed_files
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def state(tmp_path: Path) -> Path:
 
 def ccbed(state: Path, *args: str) -> tuple[int, str]:
     out = io.StringIO()
-    desk = session.Session(state=state, terminal=terminal.Terminal(out=out, err=out), agent=lambda: "abcdef")
+    desk = terminal_session.Session(state=state, terminal=terminal.Terminal(out=out, err=out), agent=lambda: "abcdef")
     return main.run(args, desk), out.getvalue()
 
 
@@ -54,7 +54,7 @@ def test_a_wrong_inventory_brings_nothing_up(state: Path, tmp_path: Path, text: 
         assert code == 3
         assert expected in output
         assert "next: " in output
-    assert beds.names(state) == ()
+    assert bed_files.names(state) == ()
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_of_two_beds_one_must_be_named(state: Path) -> None:
         agent="",
     )
     for name in ("a", "b"):
-        beds.write(state, replace(spec, name=name))
+        bed_files.write(state, replace(spec, name=name))
     for args, hint in (("run dp-ring", "--bed a"), ("heal", "ccbed heal a"), ("exec n0 -- true", "ccbed exec a/n0")):
         code, errors = ccbed(state, *args.split())
         assert code == 3 and errors.startswith(f"error: several beds are up: a, b\nnext: {hint}"), errors
@@ -129,7 +129,7 @@ def test_a_disk_that_refuses_is_no_defect_of_ours(state: Path, monkeypatch: pyte
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device", "/some/where")
 
-    monkeypatch.setattr(beds, "names", full)
+    monkeypatch.setattr(bed_files, "names", full)
     code, expected = ccbed(state, "status")
     assert (code, expected) == (
         4,

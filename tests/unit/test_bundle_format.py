@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.inputs.session import Session
+from orchestrator.cli.inputs.terminal_session import Session
 from orchestrator.cli.main import run
 from orchestrator.cli.render.terminal import Terminal
 from orchestrator.run import judging

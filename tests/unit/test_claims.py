@@ -7,7 +7,7 @@ import hashlib
 
 import pytest
 
-from orchestrator.core.verdict import metrics
+from orchestrator.core.verdict import run_metrics
 from orchestrator.model import watch
 from orchestrator.model.event import Clock, History, Source, event
 from orchestrator.model.events import FaultInjected
@@ -250,7 +250,7 @@ def test_figures_that_a_script_reports_are_metrics() -> None:
         right(), 1, figure("point", 1.5, 1), figure("point", 2.5, 2), figure("point", float("nan"), 3), rank=0
     )
     with_lines(job, 1, figure("final", 3.0, 4), figure("final", 4.0, 5), rank=1)
-    figures = [(m.metric, m.rank, m.value, m.rep, m.unit) for m in metrics.of(job.run()) if m.unit == "tokens"]
+    figures = [(m.metric, m.rank, m.value, m.rep, m.unit) for m in run_metrics.of(job.run()) if m.unit == "tokens"]
     assert figures == [("point", 0, 1.5, 0, "tokens"), ("point", 0, 2.5, 1, "tokens"), ("final", 1, 4.0, 0, "tokens")]
 
 

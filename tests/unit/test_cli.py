@@ -13,12 +13,12 @@ import pytest
 
 from orchestrator.app import down
 from orchestrator.cli import main
-from orchestrator.cli.inputs.session import Session
-from orchestrator.cli.render import live, terminal
+from orchestrator.cli.inputs.terminal_session import Session
+from orchestrator.cli.render import live_lines, terminal
 from orchestrator.model import codec
 from orchestrator.model.bed import NodeStatus
 from orchestrator.model.launch import Request, Result
-from orchestrator.store import beds as store
+from orchestrator.store import bed_files as store
 from orchestrator.store import shipped
 
 from . import history
@@ -119,7 +119,7 @@ def test_a_cached_twin_is_printed(ccbed: Desk) -> None:
     ccbed("run", "dp-ring")
     ccbed.launched[-1].on_cached_twin("2026-11-21T02-00-07Z-dp-ring-twin-9d12")
     out = io.StringIO()
-    printer = live.Printer(terminal=terminal.Terminal(out=out, err=out), trial=ccbed.launched[-1].trial, slots=())
+    printer = live_lines.Printer(terminal=terminal.Terminal(out=out, err=out), trial=ccbed.launched[-1].trial, slots=())
     printer.cached_twin("2026-11-21T02-00-07Z-dp-ring-twin-9d12")
     expected = "reference 2026-11-21T02-00-07Z-dp-ring-twin-9d12: the same trial without faults, run earlier (cached)\n"
     assert out.getvalue() == expected

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from orchestrator.model.errors import InfrastructureError
-from orchestrator.store import beds as store
+from orchestrator.store import bed_files as store
 
 from .nightly.run_archive import Archive
 from .test_cli import Desk, ccbed

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from orchestrator.cli import main
-from orchestrator.cli.inputs.session import Session
+from orchestrator.cli.inputs.terminal_session import Session
 from orchestrator.cli.render import terminal
 from orchestrator.model.errors import EXIT_USAGE
 from orchestrator.model.ratio import Interval, Outcome

@@ -11,14 +11,14 @@ import pytest
 
 from orchestrator.app import up
 from orchestrator.cli import main
-from orchestrator.cli.inputs import session
+from orchestrator.cli.inputs import terminal_session
 from orchestrator.cli.render import bed_view, terminal
 from orchestrator.core.bed import departed, nodes_from_inventory, observed_status
 from orchestrator.core.bed.diff import diff
 from orchestrator.core.inventory import parse_inventory
 from orchestrator.model.bed import BedSpec, BedStatus, HostStatus, NodeStatus
 from orchestrator.model.errors import UnreachedError
-from orchestrator.store import beds as store
+from orchestrator.store import bed_files as store
 
 from .fake_bed import FakeProvider
 
@@ -183,7 +183,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Hosts, Any]:
         )
         inventory.write_text(f"all: {{hosts: {{{hosts}}}, vars: {{ccbed_provider: docker, ansible_user: x}}}}")
         out = io.StringIO()
-        desk = session.Session(
+        desk = terminal_session.Session(
             state=tmp_path, terminal=terminal.Terminal(out=out, err=out), agent=lambda: "a" * 64,
             providers={"docker": lambda state: provider},
         )  # fmt: skip

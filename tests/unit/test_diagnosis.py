@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.bed import diagnosis
+from orchestrator.core.bed import doctor_rules
 from orchestrator.model.bed import HostSpec
-from orchestrator.prepare import facts, host_checks
+from orchestrator.prepare import doctor_survey, facts
 
 from .test_preparation import bed, host, node
 
@@ -50,8 +50,8 @@ def wrong(changes: dict[str, Any], local_image: str | None = "sha256:aa", **of_b
         for part in way:
             inner = inner[part]
         inner[last] = value
-    looked = diagnosis.HostSurvey(host=host("h1"), facts=result, clock_uncertainty_s=0.02)
-    findings = diagnosis.diagnose(bed(**of_bed), looked, local_image)
+    looked = doctor_rules.HostSurvey(host=host("h1"), facts=result, clock_uncertainty_s=0.02)
+    findings = doctor_rules.diagnose(bed(**of_bed), looked, local_image)
     return [
         f"{finding.outcome} {finding.name}: {finding.text}; {finding.fix}"
         for finding in findings
@@ -180,15 +180,15 @@ def test_an_image_that_is_nowhere_lacks_unless_a_registry_may_have_it() -> None:
 
 
 def test_a_clock_that_is_off_by_more_than_can_be_measured_is_told() -> None:
-    looked = diagnosis.HostSurvey(host=host("h1"), facts=FINE, clock_offset_s=-3.2, clock_uncertainty_s=0.1)
-    message = [finding.text for finding in diagnosis.diagnose(bed(), looked, None) if finding.outcome == "warn"]
+    looked = doctor_rules.HostSurvey(host=host("h1"), facts=FINE, clock_offset_s=-3.2, clock_uncertainty_s=0.1)
+    message = [finding.text for finding in doctor_rules.diagnose(bed(), looked, None) if finding.outcome == "warn"]
     assert message == ["-3.2 s from the controller's"]
 
 
 def test_two_names_of_one_machine_are_found_out() -> None:
-    first, second = (diagnosis.HostSurvey(host=host(name), facts=FINE) for name in ("h1", "h2"))
-    other = diagnosis.HostSurvey(host=host("h3"), facts={**FINE, "boot": "b-2"})
-    problems = diagnosis.find_same_machine((first, second, other))
+    first, second = (doctor_rules.HostSurvey(host=host(name), facts=FINE) for name in ("h1", "h2"))
+    other = doctor_rules.HostSurvey(host=host("h3"), facts={**FINE, "boot": "b-2"})
+    problems = doctor_rules.find_same_machine((first, second, other))
     assert list(problems) == ["h2"]
     assert problems["h2"].text == "is the same machine as h1 (198.18.0.1 port 22)"
 
@@ -197,10 +197,10 @@ def test_two_names_of_one_machine_are_found_out() -> None:
 def test_two_addresses_of_one_machine_are_found_out_by_its_directory(boot: str, id: int, doubled: list[str]) -> None:
     """Namespaces of one machine have directories of their own; a network file system is the same on machines of other boots."""
     workdir = FINE["workdir"]
-    first = diagnosis.HostSurvey(host=host("h1"), facts={**FINE, "workdir": {**workdir, "id": [1, 7]}})
+    first = doctor_rules.HostSurvey(host=host("h1"), facts={**FINE, "workdir": {**workdir, "id": [1, 7]}})
     more = {"boot": boot, "reached": ["198.18.0.9", "22"], "workdir": {**workdir, "id": [1, id]}}
-    second = diagnosis.HostSurvey(host=host("h2"), facts={**FINE, **more})
-    problems = diagnosis.find_same_machine((first, second))
+    second = doctor_rules.HostSurvey(host=host("h2"), facts={**FINE, **more})
+    problems = doctor_rules.find_same_machine((first, second))
     assert list(problems) == doubled
     assert all("/var/lib/ccbed/lab is the same directory on both" in item.text for item in problems.values())
 
@@ -242,16 +242,16 @@ def test_what_answers_like_no_engine_is_none(monkeypatch: pytest.MonkeyPatch, an
 
 def test_this_machine_is_examined_without_a_connection(tmp_path: Path) -> None:
     local = bed(hosts=(HostSpec(name="h1", engine="/nowhere.sock"),), nodes=(node(1),), hostdir=str(tmp_path))
-    result = host_checks.examine(local)
+    result = doctor_survey.examine(local)
     assert [item.name for item in result["h1"]] == ["python", "engine", "disk", "shm"]
     assert result["h1"][1].outcome == "fail"
 
 
 def test_a_directory_of_this_machine_is_created_by_the_user_and_not_by_up(tmp_path: Path) -> None:
     unwritable = {**FINE["workdir"], "there": False, "writable": False}
-    looked = diagnosis.HostSurvey(host=HostSpec(name="h1"), facts={**FINE, "workdir": unwritable})
+    looked = doctor_rules.HostSurvey(host=HostSpec(name="h1"), facts={**FINE, "workdir": unwritable})
     process_bed = replace(bed(), provider="process")
-    findings = [item for item in diagnosis.diagnose(process_bed, looked, None) if item.outcome != "ok"]
+    findings = [item for item in doctor_rules.diagnose(process_bed, looked, None) if item.outcome != "ok"]
     assert [(item.outcome, item.name) for item in findings] == [("fail", "directory")]
     assert "sudo mkdir -p /var/lib/ccbed/lab" in findings[0].fix
 
@@ -260,16 +260,16 @@ def test_a_directory_of_this_machine_is_created_by_the_user_and_not_by_up(tmp_pa
 def test_hosts_of_a_process_bed_are_this_machine_and_no_mistake(
     provider: Any, doubled: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_checks, "_interpreter", lambda bed: ())
+    monkeypatch.setattr(doctor_survey, "_interpreter", lambda bed: ())
     hosts = (HostSpec(name="h1"), HostSpec(name="h2"))
     local = replace(bed(hosts=hosts, hostdir="/tmp"), provider=provider)
-    findings = host_checks.examine(local)
+    findings = doctor_survey.examine(local)
     assert [host for host, listed in findings.items() if any(item.name == "host" for item in listed)] == doubled
 
 
 def test_a_host_that_is_not_reached_is_told_in_one_line() -> None:
     away = bed(hosts=(host("h1", address="127.0.0.1", port=1),), nodes=(node(1),))
-    result = host_checks.examine(away)
+    result = doctor_survey.examine(away)
     assert [item.name for item in result["h1"]] == ["ssh"]
     assert "127.0.0.1:1 refuses connections: no sshd listens on port 1; start it" in result["h1"][0].text
 

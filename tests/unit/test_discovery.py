@@ -14,12 +14,12 @@ import pytest
 
 from orchestrator import plugins
 from orchestrator.cli import main
-from orchestrator.cli.inputs import session
+from orchestrator.cli.inputs import terminal_session
 from orchestrator.cli.render import terminal
 from orchestrator.core.verdict import judge
 from orchestrator.model.errors import UsageError
 from orchestrator.model.trial import Trial
-from orchestrator.store import payload
+from orchestrator.store import rank_payload
 
 ROOT = Path(__file__).parents[2]
 
@@ -146,14 +146,14 @@ def test_the_entry_points_of_a_distribution_are_plugins_and_travel_with_a_run(
     )
     assert fault.summary == "Kills one rank and leaves its node alone"
     assert catalogue.faults["crash-node"].distribution == ""
-    files = payload.collect(Path(plugins.__file__).parent, catalogue)
+    files = rank_payload.collect(Path(plugins.__file__).parent, catalogue)
     assert files["orchestrator/workloads/sum_steps.py"] == (tmp_path / "acme" / "sum_steps.py").read_bytes()
 
 
 def test_the_list_names_the_distribution_of_a_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(acme(tmp_path / "site"))
     out = io.StringIO()
-    own = session.Session(state=tmp_path / "state", terminal=terminal.Terminal(out=out, err=out))
+    own = terminal_session.Session(state=tmp_path / "state", terminal=terminal.Terminal(out=out, err=out))
     assert main.run(["list", "faults"], own) == 0
     line = r"^  kill-rank +Kills one rank and leaves its node alone \[signal\] \(of acme 1\.2\)$"
     assert re.search(line, out.getvalue(), re.MULTILINE)

@@ -12,13 +12,13 @@ import pytest
 from orchestrator.app import audited
 from orchestrator.app.hosts import quarantine
 from orchestrator.cli import main
-from orchestrator.cli.inputs import session
+from orchestrator.cli.inputs import terminal_session
 from orchestrator.cli.render import terminal
 from orchestrator.model.errors import UsageError
 from orchestrator.nightly.app import night_runs as nightly_run
 from orchestrator.nightly.app import night_trials
 from orchestrator.nightly.suite import Night, Suite
-from orchestrator.store import beds as store
+from orchestrator.store import bed_files as store
 
 from .fake_bed import FakeProvider
 from .fleet import Fleet, Verb, ccbed, fleet
@@ -111,7 +111,7 @@ def test_the_nodes_of_a_drained_host_are_ended_as_the_hint_says(ccbed: Verb, fle
 def test_no_command_is_named_that_cannot_end_processes_by_host(tmp_path: Path) -> None:
     (tmp_path / "own.yml").write_text(json.dumps({"all": {"hosts": {"a": {"ansible_connection": "local"}}}}))
     out = io.StringIO()
-    desk = session.Session(
+    desk = terminal_session.Session(
         state=tmp_path, terminal=terminal.Terminal(out=out, err=out), agent=lambda: "a" * 64,
         providers={"process": lambda state: FakeProvider()},
     )  # fmt: skip
@@ -218,7 +218,7 @@ def in_a_night(tmp_path: Path, fleet: Fleet, **drained: str) -> tuple[night_tria
     """The trials of a night that began with these nodes drained."""
     bed, out = store.read(tmp_path, "lab"), io.StringIO()
     assert bed is not None
-    desk = session.Session(
+    desk = terminal_session.Session(
         state=tmp_path, terminal=terminal.Terminal(out=out, err=out), agent=lambda: "a" * 64,
         providers={"docker": lambda state: fleet},
     )  # fmt: skip

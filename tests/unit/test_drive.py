@@ -19,7 +19,7 @@ from orchestrator.plugins import discover
 from orchestrator.providers import abandoned_run, bed_commands
 from orchestrator.providers.process.process_provider import ProcessProvider
 from orchestrator.run import drive, lifecycle, twin_runs
-from orchestrator.store import beds as bedfiles
+from orchestrator.store import bed_files as bedfiles
 from orchestrator.store import bundle
 from orchestrator.store.journal import JournalError
 

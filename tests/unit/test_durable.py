@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.model.errors import UsageError
 from orchestrator.model.trial import Trial
-from orchestrator.store import beds, bundle, durable, paths, seal
+from orchestrator.store import bed_files, bundle, durable, paths, seal
 from orchestrator.system import plain_files
 
 TRIAL = Trial(name="dp-ring", workload="train-dp")
@@ -85,12 +85,12 @@ def test_after_a_loss_of_power_no_directory_of_a_run_is_there_without_its_mark(
 
     monkeypatch.setattr(durable, "perform_step", record)
     directory = bundle.new(runs, "t")
-    beds.begin_run(bed, directory.name, directory)
+    bed_files.begin_run(bed, directory.name, directory)
     bundle.make(directory)
     bundle.write_inputs(directory, DOCUMENTS, INPUTS)
-    beds.change_run(bed, directory.name, directory, begun=True)
+    bed_files.change_run(bed, directory.name, directory, begun=True)
     states = [names for k in range(len(steps) + 1) for names in on_disk(tuple(steps[:k]))]
-    assert [names for names in states if directory in names and bed / beds.OPEN_RUN not in names] == []
+    assert [names for names in states if directory in names and bed / bed_files.OPEN_RUN not in names] == []
     assert any(directory in names for names in states)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.model.errors import Interrupted
-from orchestrator.store import beds as store
+from orchestrator.store import bed_files as store
 
 from .test_cli import Desk, ccbed
 

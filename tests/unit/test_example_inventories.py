@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.core.bed import container_requests, nodes_from_inventory
 from orchestrator.core.inventory import parse_inventory
-from orchestrator.core.spec import plan
+from orchestrator.core.spec import planning
 from orchestrator.model.bed import BedSpec, ContainerSpec, SlurmSpec
 from orchestrator.model.trial import Trial, World
 
@@ -39,8 +39,8 @@ def test_the_cluster_is_four_hosts_with_a_spare_one(cluster: BedSpec) -> None:
 def test_its_trials_run_on_nccl(cluster: BedSpec) -> None:
     eight = Trial(name="t", workload="train-dp", world=World(nodes=4, ranks_per_node=8))
     nine = Trial(name="t", workload="train-dp", world=World(nodes=4, ranks_per_node=9))
-    assert plan._backend(eight, cluster.nodes) == ("nccl", ())
-    assert plan._backend(nine, cluster.nodes) == ("gloo", ())
+    assert planning._backend(eight, cluster.nodes) == ("nccl", ())
+    assert planning._backend(nine, cluster.nodes) == ("gloo", ())
 
 
 def test_its_containers_have_every_gpu_rdma_and_the_clusters_nccl(cluster: BedSpec) -> None:

@@ -33,7 +33,7 @@ from orchestrator.node.keeper.node_protocol import ExternalNodes
 from orchestrator.node.oslayer import processes
 from orchestrator.node.oslayer.event_loop import Loop
 from orchestrator.providers import event_reader, external_keeper
-from orchestrator.store.beds import run_lock
+from orchestrator.store.bed_files import run_lock
 
 from .fault_stand import results_of
 

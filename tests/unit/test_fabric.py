@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.core.bed import diff, links, nodes_from_inventory
 from orchestrator.core.inventory import parse_inventory
-from orchestrator.core.spec import plan
+from orchestrator.core.spec import planning
 from orchestrator.model import codec
 from orchestrator.model.bed import BedSpec, LinkSpec
 from orchestrator.model.errors import InfrastructureError, UsageError
@@ -75,9 +75,9 @@ def test_the_inventory_gives_each_node_a_port_an_address_and_the_link() -> None:
 def test_a_plan_has_the_link_of_its_bed() -> None:
     spec = bed()
     about = {"run": "r", "payload": "/p", "capabilities": {"localhost": frozenset({"kill"})}}
-    made = plan.plan(trial(), spec, beds.up(spec), CATALOGUE, **about)  # type: ignore[arg-type]
+    made = planning.plan(trial(), spec, beds.up(spec), CATALOGUE, **about)  # type: ignore[arg-type]
     assert made.link == spec.link and made.nodes["n1"].interface == "eth0"
-    assert plan.plan(trial(), beds.local(), beds.up(beds.local()), CATALOGUE, **about).link is None  # type: ignore[arg-type]
+    assert planning.plan(trial(), beds.local(), beds.up(beds.local()), CATALOGUE, **about).link is None  # type: ignore[arg-type]
 
 
 def test_another_link_is_the_reason_for_which_nodes_are_replaced() -> None:

@@ -19,7 +19,7 @@ from orchestrator.node.keeper import fault_lifecycle, keeper, node_primitives
 from orchestrator.node.keeper.fault_lifecycle import FaultLifecycle
 from orchestrator.node.keeper.lease_records import Lease, Leases
 from orchestrator.node.oslayer.event_loop import Loop
-from orchestrator.store import beds
+from orchestrator.store import bed_files
 
 from .fault_stand import (
     CRASH,
@@ -143,7 +143,7 @@ def test_a_lease_of_a_fault_that_lasts_until_the_run_ends_is_renewed_while_the_r
 
 def test_whether_a_run_is_driven_is_told_by_the_lock_of_its_orchestrator(tmp_path: Path) -> None:
     assert label.driven_run(tmp_path) == ""
-    with beds.run_lock(tmp_path, "r1", tmp_path / "r1"):
+    with bed_files.run_lock(tmp_path, "r1", tmp_path / "r1"):
         assert label.driven_run(tmp_path) == "r1"
     assert label.driven_run(tmp_path) == ""
 

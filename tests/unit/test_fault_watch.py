@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from orchestrator.model.act import HostFacts, Target
-from orchestrator.model.events.faults import FaultLasted
+from orchestrator.model.events.fault_events import FaultLasted
 from orchestrator.node.keeper import node_primitives, primitive_runner
 from orchestrator.node.oslayer import processes
 from orchestrator.node.oslayer.event_loop import Loop

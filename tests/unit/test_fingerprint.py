@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.store import payload
+from orchestrator.store import rank_payload
 
 
 def taken(data: Path | None) -> object:
-    return payload.node_fingerprint(
+    return rank_payload.node_fingerprint(
         {"n0": NODE}, ("n0",), code="c", threads=1, backend="gloo", data=str(data) if data else None
     )["data"]
 
@@ -42,7 +42,7 @@ def of(*systems: Mapping[str, Any], spare: Mapping[str, Any] = NODE) -> dict[str
     """The fingerprint of a bed of containers: one slot for each of ``systems``, and a spare."""
     expected = {f"n{number}": system for number, system in enumerate((*systems, spare))}
     slots = tuple(expected)[: len(systems)]
-    return payload.node_fingerprint(expected, slots, code="c", threads=1, backend="nccl")
+    return rank_payload.node_fingerprint(expected, slots, code="c", threads=1, backend="nccl")
 
 
 def test_nodes_that_are_alike_have_one_fingerprint_which_is_not_this_machines() -> None:

@@ -16,7 +16,7 @@ import pytest
 from orchestrator.app import audited, prepared_hosts, up
 from orchestrator.app.hosts import quarantine
 from orchestrator.cli import main
-from orchestrator.cli.inputs import session
+from orchestrator.cli.inputs import terminal_session
 from orchestrator.cli.render import terminal
 from orchestrator.core.bed import nodes_from_inventory
 from orchestrator.model.bed import BedSpec, BedStatus, Host, Inventory
@@ -26,8 +26,8 @@ from orchestrator.model.launch import Request, Result
 from orchestrator.model.trial import Trial
 from orchestrator.node.files import label
 from orchestrator.node.hostlink import bed_files, host_operations
-from orchestrator.prepare import facts, host_checks
-from orchestrator.store import beds as store
+from orchestrator.prepare import doctor_survey, facts
+from orchestrator.store import bed_files as store
 
 from . import beds
 from .fleet import Fleet, Verb, ccbed, fleet
@@ -67,7 +67,7 @@ def test_doctor_with_a_limit_inspects_these_hosts_only(ccbed: Verb, monkeypatch:
         inspected.extend(host.name for host in bed.hosts)
         return {host.name: () for host in bed.hosts}
 
-    monkeypatch.setattr(host_checks, "examine", examine)
+    monkeypatch.setattr(doctor_survey, "examine", examine)
     assert ccbed("doctor", "--limit", "h3")[0] == 0
     assert inspected == ["h3"]
 
@@ -354,7 +354,7 @@ def test_an_act_that_cannot_be_recorded_is_done_with_a_warning(
 
 def test_a_record_has_no_value_from_a_vault(tmp_path: Path) -> None:
     out = io.StringIO()
-    desk = session.Session(state=tmp_path, terminal=terminal.Terminal(out=out, err=out))
+    desk = terminal_session.Session(state=tmp_path, terminal=terminal.Terminal(out=out, err=out))
     desk.terminal.secrets.add("of-the-session")
     bed = dataclasses.replace(beds.local(), vault=("open-sesame",))
     result = "failed: n0: -P open-sesame of-the-session"
@@ -392,7 +392,9 @@ def test_an_option_cannot_choose_between_hosts_that_share_a_keeper(tmp_path: Pat
     hosts = {name: {"ansible_connection": "local"} for name in ("a", "b")}
     (tmp_path / "own.yml").write_text(json.dumps({"all": {"hosts": hosts}}))
     out = io.StringIO()
-    desk = session.Session(state=tmp_path, terminal=terminal.Terminal(out=out, err=out), agent=lambda: "a" * 64)
+    desk = terminal_session.Session(
+        state=tmp_path, terminal=terminal.Terminal(out=out, err=out), agent=lambda: "a" * 64
+    )
     assert main.run(["up", str(tmp_path / "own.yml"), option], desk) == 3
     name = option.partition("=")[0]
     assert f"{name} cannot choose between hosts: all its hosts are this machine, with one host agent" in out.getvalue()
@@ -404,7 +406,7 @@ def test_a_rolling_up_leaves_a_host_alone_that_is_drained_meanwhile(
 ) -> None:
     real = up._up
 
-    def change(session: session.Session, bed: BedSpec, hosts: tuple[str, ...], **options: Any) -> bool:
+    def change(session: terminal_session.Session, bed: BedSpec, hosts: tuple[str, ...], **options: Any) -> bool:
         is_changed = real(session, bed, hosts, **options)
         quarantine.drain(Path(bed.workdir), ["h2"], quarantine.Drain(by="y", since="x", reason="a fan"))
         return is_changed
@@ -425,7 +427,7 @@ def test_a_run_waits_for_a_short_change_of_its_bed_and_is_rejected_during_a_long
         requests.append(request)
         return Result(run="r", directory="", code=0)
 
-    desk = session.Session(state=tmp_path, terminal=terminal.Terminal(out=out, err=out), launch=launch)
+    desk = terminal_session.Session(state=tmp_path, terminal=terminal.Terminal(out=out, err=out), launch=launch)
     request = Request(
         trial=Trial(name="t", workload="w"), bed=beds.local(), provider=Fleet(), catalogue=desk.catalogue, runs="", state="",
         command="",

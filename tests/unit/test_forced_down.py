@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.app import down
 from orchestrator.model.errors import UsageError
-from orchestrator.store import beds as store
+from orchestrator.store import bed_files as store
 
 #: Holds the lock of a night on the bed, as a program with this name.
 HOLDER = """

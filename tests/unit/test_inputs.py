@@ -14,7 +14,7 @@ import orchestrator
 from orchestrator import plugins
 from orchestrator.model.plan import LeftOut
 from orchestrator.node.files import payloads
-from orchestrator.store import inputs, payload, secrets
+from orchestrator.store import inputs, rank_payload, secrets
 
 PACKAGE = Path(orchestrator.__file__).parent
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\n-----END OPENSSH PRIVATE KEY-----\n"
@@ -73,7 +73,7 @@ def beside(tmp_path: Path) -> Path:
 
 
 def selected(directory: Path) -> tuple[Mapping[str, bytes], dict[str, LeftOut]]:
-    project = payload.read_directory(directory, in_place=False)
+    project = rank_payload.read_directory(directory, in_place=False)
     kept, left_out, _ = inputs.select(project, lambda content: b"known-secret" in content)
     return kept, {entry.path.removeprefix("user/"): entry for entry in left_out}
 
@@ -86,7 +86,7 @@ def test_code_and_configuration_are_kept(beside: Path) -> None:
 
 
 def test_secrets_in_code_and_configuration_are_redacted_in_the_copies_and_listed(beside: Path) -> None:
-    kept, _, redacted = inputs.select(payload.read_directory(beside, in_place=False), lambda content: False)
+    kept, _, redacted = inputs.select(rank_payload.read_directory(beside, in_place=False), lambda content: False)
     copies = {name: kept[f"user/{name}"].decode() for name in REDACTED_FILES}
     assert copies == {
         "config.yaml": "lr: 0.1\nwandb:\n  api_key: <redacted>\n",
@@ -102,7 +102,9 @@ def test_a_secret_file_is_named_and_neither_kept_nor_hashed(beside: Path, name: 
     kept, left_out = selected(beside)
     assert f"user/{name}" not in kept
     assert left_out[name].sha256 == ""
-    assert name in payload.read_directory(beside, in_place=False).files, "a script that reads it still can: it travels"
+    assert name in rank_payload.read_directory(beside, in_place=False).files, (
+        "a script that reads it still can: it travels"
+    )
     assert left_out[name].size_bytes == len(SECRET_FILES[name])
 
 
@@ -129,8 +131,8 @@ def test_a_payload_with_secrets_is_salted_and_one_without_is_not(tmp_path: Path)
     catalogue = plugins.discover(())
 
     def digest(salt: bytes) -> str:
-        project = payload.read_directory(tmp_path, in_place=False)
-        return payloads.content_hash(payload.collect(PACKAGE, catalogue, project, salt))
+        project = rank_payload.read_directory(tmp_path, in_place=False)
+        return payloads.content_hash(rank_payload.collect(PACKAGE, catalogue, project, salt))
 
     assert digest(b"1") == digest(b"2")
     for name, content in {".env": "PASSWORD=a\n", "settings.py": "PASSWORD = 'correct horse'\n"}.items():

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from orchestrator import plugins
-from orchestrator.cli.inputs.session import Session
-from orchestrator.cli.render import summary, terminal
-from orchestrator.core.spec import plan as planning
+from orchestrator.cli.inputs.terminal_session import Session
+from orchestrator.cli.render import summary_lines, terminal
+from orchestrator.core.spec import planning
 from orchestrator.core.verdict import judge, least_checks, rungs
 from orchestrator.model import codec
 from orchestrator.model.launch import Result
@@ -27,7 +27,7 @@ from orchestrator.model.plugin import BUILT_IN, Catalogue
 from orchestrator.model.trial import CheckSpec, Trial
 from orchestrator.model.verdict import Verdict
 from orchestrator.run import judging
-from orchestrator.store import bundle, paths, payload, seal
+from orchestrator.store import bundle, paths, rank_payload, seal
 
 from . import history, test_plan
 
@@ -161,9 +161,9 @@ def test_the_summary_of_a_run_that_was_just_judged_reads_nothing_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, result = sealed(tmp_path, catalogue())
-    read_again = summary.document(dataclasses.replace(result, judged=None))
+    read_again = summary_lines.document(dataclasses.replace(result, judged=None))
     monkeypatch.delattr(bundle, "load")
-    assert summary.document(result) == read_again
+    assert summary_lines.document(result) == read_again
 
 
 def test_bytecode_beside_a_plugin_is_not_what_runs(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def test_the_terminal_lists_what_was_not_checked(tmp_path: Path) -> None:
     directory, result = twinned(tmp_path)
     out = io.StringIO()
     session = Session(state=tmp_path, terminal=terminal.Terminal(out=out, err=out, verbosity=1))
-    assert summary.show(session, result) == 0
+    assert summary_lines.show(session, result) == 0
     assert "skipped bit-exact: not checked" in out.getvalue()
     assert f"--plugins {directory}/inputs/plugins" in out.getvalue().replace(os.path.relpath(directory), str(directory))
 
@@ -324,12 +324,12 @@ def test_the_terminal_names_the_plugins_of_the_run_that_are_not_loaded(tmp_path:
     for folders, noted in (((), True), ((directory / bundle.PLUGINS,), False)):
         out = io.StringIO()
         session = Session(state=tmp_path, terminal=terminal.Terminal(out=out, err=out), plugins=folders)
-        summary.show(session, result)
+        summary_lines.show(session, result)
         names = "not loaded: checker never, report own, workload mine (--plugins "
         assert (names in out.getvalue()) is noted
 
 
-@pytest.mark.parametrize(("code", "noted"), [("0" * 64, True), (payload.controller_digest(), False)])
+@pytest.mark.parametrize(("code", "noted"), [("0" * 64, True), (rank_payload.controller_digest(), False)])
 def test_the_terminal_says_where_another_version_of_ccbed_judges(tmp_path: Path, code: str, noted: bool) -> None:
     directory, result = sealed(tmp_path, catalogue())
     first, *others = (directory / bundle.HISTORY).read_text().splitlines(keepends=True)
@@ -338,7 +338,7 @@ def test_the_terminal_says_where_another_version_of_ccbed_judges(tmp_path: Path,
     (directory / bundle.HISTORY).write_text(json.dumps(begin) + "\n" + "".join(others))
     out = io.StringIO()
     session = Session(state=tmp_path, terminal=terminal.Terminal(out=out, err=out))
-    summary.show(session, dataclasses.replace(result, judged=None))
+    summary_lines.show(session, dataclasses.replace(result, judged=None))
     assert ("judged by another version of ccbed" in out.getvalue()) is noted
 
 

@@ -17,7 +17,7 @@ from orchestrator.model.launch import Request
 from orchestrator.model.plugin import Catalogue
 from orchestrator.providers import preflight
 from orchestrator.run import abandon, lifecycle, preparation
-from orchestrator.store import beds as marks
+from orchestrator.store import bed_files as marks
 from orchestrator.store import bundle, durable, index, paths
 
 from . import beds

@@ -27,7 +27,7 @@ def test_the_archive_is_the_same_for_the_same_sources_and_has_no_code_of_the_orc
     names = zipfile.ZipFile(io.BytesIO(archive.build())).namelist()
     assert {"__main__.py", "orchestrator/node/keeper/keeper.py", "orchestrator/model/event.py"} <= set(names)
     assert not [name for name in names if name.startswith(("orchestrator/core", "orchestrator/providers"))]
-    assert "orchestrator/rank/runtime/main.py" in names
+    assert "orchestrator/rank/runtime/rank_main.py" in names
 
 
 def test_the_archive_is_placed_once(tmp_path: Path) -> None:

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import torch
 
-from orchestrator.core.verdict import metrics
+from orchestrator.core.verdict import run_metrics
 from orchestrator.model.events import ComputedBits, ProbeFigure
 from orchestrator.model.run import Run, StepRecord
 from orchestrator.rank import probes as registry
 from orchestrator.rank.node_probe import probe_results, probe_run
 from orchestrator.rank.node_probe.probe_results import Fact, Missing, Node, Problem
 from orchestrator.rank.probes import clock, cpu, disk, gemm, gpu_health, memory, nic, sdc, versions
-from orchestrator.reports import html, summary
+from orchestrator.reports import html, markdown
 from orchestrator.views import probes
 from orchestrator.workloads import node_probe
 
@@ -346,7 +346,7 @@ def outcome(check: str, run: Run) -> tuple[str, str]:
 
 def test_every_repeat_of_a_figure_is_a_metric_and_nan_is_none() -> None:
     run = probed(figure(1.0, "nan", 3.0, ceiling=8.0), figure(2.0))
-    lines = [json.loads(line) for line in metrics.lines(run)]
+    lines = [json.loads(line) for line in run_metrics.lines(run)]
     own = [
         (line["node"], line["value"], line["rep"], line.get("ceiling")) for line in lines if "gemm" in line["metric"]
     ]
@@ -370,7 +370,7 @@ def test_the_page_and_the_summary_show_the_figures_and_no_loss() -> None:
         "index.html"
     ].decode()
     assert 'id="h-loss"' in trained and "<dt>loss</dt>" in trained, "the control"
-    text = summary.render(run)["summary.md"].decode()
+    text = markdown.render(run)["summary.md"].decode()
     assert (
         "| gemm float32 | TFLOP/s | 2 ±50% | 2 | 0.0% |" in text and "not measured: gemm: no &lt;GPU&gt; (n2)" in text
     )

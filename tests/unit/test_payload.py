@@ -12,7 +12,7 @@ import orchestrator
 from orchestrator import plugins
 from orchestrator.model.errors import UsageError
 from orchestrator.model.trial import Trial
-from orchestrator.store import payload
+from orchestrator.store import rank_payload
 
 PACKAGE = Path(orchestrator.__file__).parent
 
@@ -20,12 +20,12 @@ PACKAGE = Path(orchestrator.__file__).parent
 def test_a_workload_that_nobody_asked_for_is_sent_and_not_loaded(tmp_path: Path) -> None:
     (tmp_path / "workloads").mkdir()
     (tmp_path / "workloads" / "torn.py").write_text("def (")
-    files = payload.collect(PACKAGE, plugins.discover([tmp_path]))
+    files = rank_payload.collect(PACKAGE, plugins.discover([tmp_path]))
     assert files["orchestrator/workloads/torn.py"] == b"def ("
     assert {
         "orchestrator/workloads/train_dp.py",
         "orchestrator/algorithms/ring.py",
-        "orchestrator/rank/runtime/main.py",
+        "orchestrator/rank/runtime/rank_main.py",
     } <= set(files)
 
 
@@ -37,7 +37,7 @@ def write(root: Path, files: dict[str, str | int]) -> None:
 
 
 def small(monkeypatch: pytest.MonkeyPatch, **limits: int) -> None:
-    monkeypatch.setattr(payload, "TRAVELS", dataclasses.replace(payload.TRAVELS, **limits))
+    monkeypatch.setattr(rank_payload, "TRAVELS", dataclasses.replace(rank_payload.TRAVELS, **limits))
 
 
 def test_ignore_rules_of_every_directory_hold_and_ccbedignore_has_the_last_word(tmp_path: Path) -> None:
@@ -48,24 +48,24 @@ def test_ignore_rules_of_every_directory_hold_and_ccbedignore_has_the_last_word(
             "keep.log": "1", "out/x": "1", "lib/out/y.py": "1", "lib/.gitignore": "y.*\n", "lib/z.py": "1", "data/big": "1",
         },
     )  # fmt: skip
-    project = payload.read_directory(tmp_path, in_place=False)
+    project = rank_payload.read_directory(tmp_path, in_place=False)
     assert set(project.files) == {"train.py", "keep.log", "lib/z.py"}
     assert {"a.log", "out", "lib/out/y.py", "data"} <= set(project.left_out)
-    below = payload.read_directory(tmp_path / "lib", in_place=False)
+    below = rank_payload.read_directory(tmp_path / "lib", in_place=False)
     assert set(below.files) == {"z.py"}, "rules of the directories above hold as well"
 
 
 def test_the_script_travels_even_where_a_rule_ignores_it(tmp_path: Path) -> None:
     write(tmp_path, {".gitignore": "*.py\n", "train.py": "1", "lib.py": "1"})
-    assert set(payload.read_directory(tmp_path, tmp_path / "train.py", in_place=False).files) == {"train.py"}
+    assert set(rank_payload.read_directory(tmp_path, tmp_path / "train.py", in_place=False).files) == {"train.py"}
 
 
 def test_a_large_file_is_left_out_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small(monkeypatch, largest=2 * payload.MIB)
-    write(tmp_path, {"train.py": "1", "weights.bin": 3 * payload.MIB})
-    project = payload.read_directory(tmp_path, in_place=False)
+    small(monkeypatch, largest=2 * rank_payload.MIB)
+    write(tmp_path, {"train.py": "1", "weights.bin": 3 * rank_payload.MIB})
+    project = rank_payload.read_directory(tmp_path, in_place=False)
     assert set(project.files) == {"train.py"}
-    assert payload.large_files(project) == "weights.bin (3 MiB)"
+    assert rank_payload.large_files(project) == "weights.bin (3 MiB)"
 
 
 def test_checkpoints_of_earlier_runs_never_make_a_project_too_large(
@@ -73,7 +73,7 @@ def test_checkpoints_of_earlier_runs_never_make_a_project_too_large(
 ) -> None:
     small(monkeypatch, total=1000)
     write(tmp_path, {"train.py": "1", "tokenizer.bin": 500, **{f"step{n}.pt": 300 + n for n in range(4)}})
-    project = payload.read_directory(tmp_path, in_place=False)
+    project = rank_payload.read_directory(tmp_path, in_place=False)
     assert set(project.files) == {"train.py", "tokenizer.bin", "step0.pt"}
     assert project.left_out["step3.pt"] == "a checkpoint beside the script"
 
@@ -84,17 +84,17 @@ def test_a_project_that_is_too_large_is_refused_with_its_largest_files(
     small(monkeypatch, total=1000)
     write(tmp_path, {"train.py": "1", "corpus.txt": 999, "b.txt": 10})
     with pytest.raises(UsageError, match=r"would travel.*corpus\.txt") as error:
-        payload.read_directory(tmp_path, in_place=False)
+        rank_payload.read_directory(tmp_path, in_place=False)
     assert ".ccbedignore" in error.value.hint
     small(monkeypatch, entries=2)
     with pytest.raises(UsageError, match="more than 2 files"):
-        payload.read_directory(tmp_path, in_place=False)
+        rank_payload.read_directory(tmp_path, in_place=False)
 
 
 def test_in_place_nothing_is_too_large_or_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(payload, "IN_PLACE", payload.Limits(entries=3, total=10, largest=100))
+    monkeypatch.setattr(rank_payload, "IN_PLACE", rank_payload.Limits(entries=3, total=10, largest=100))
     write(tmp_path, {"train.py": "1", "a.bin": 50, "b.bin": 200, "z/c": "1"})
-    project = payload.read_directory(tmp_path, tmp_path / "train.py", in_place=True)
+    project = rank_payload.read_directory(tmp_path, tmp_path / "train.py", in_place=True)
     assert set(project.files) == {"train.py"}
     assert {"a.bin", "b.bin"} <= set(project.left_out)
 
@@ -106,21 +106,23 @@ def trial(**params: object) -> Trial:
 def test_the_root_of_a_project(tmp_path: Path) -> None:
     write(tmp_path, {"repo/.git/HEAD": "x", "repo/scripts/train.py": "1", "alone/train.py": "1"})
     repo, alone = str(tmp_path / "repo/scripts/train.py"), str(tmp_path / "alone/train.py")
-    assert payload.project_root(trial(file=repo), in_place=False) == tmp_path / "repo"
-    assert payload.project_root(trial(file=repo), in_place=True) == tmp_path / "repo/scripts"
-    assert payload.project_root(trial(file=alone), in_place=False) == tmp_path / "alone"
-    assert payload.project_root(trial(file=repo, root=str(tmp_path)), in_place=False) == tmp_path
-    assert payload.project_root(trial(module="m", cwd=str(tmp_path / "alone")), in_place=False) == tmp_path / "alone"
-    assert payload.project_root(trial(exec_=("true",)), in_place=False) is None
+    assert rank_payload.project_root(trial(file=repo), in_place=False) == tmp_path / "repo"
+    assert rank_payload.project_root(trial(file=repo), in_place=True) == tmp_path / "repo/scripts"
+    assert rank_payload.project_root(trial(file=alone), in_place=False) == tmp_path / "alone"
+    assert rank_payload.project_root(trial(file=repo, root=str(tmp_path)), in_place=False) == tmp_path
+    assert (
+        rank_payload.project_root(trial(module="m", cwd=str(tmp_path / "alone")), in_place=False) == tmp_path / "alone"
+    )
+    assert rank_payload.project_root(trial(exec_=("true",)), in_place=False) is None
     with pytest.raises(UsageError, match="does not contain"):
-        payload.project_root(trial(file=alone, root=str(tmp_path / "repo")), in_place=False)
+        rank_payload.project_root(trial(file=alone, root=str(tmp_path / "repo")), in_place=False)
 
 
 def test_a_home_directory_under_git_is_no_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     write(tmp_path, {".git/HEAD": "x", "job/train.py": "1"})
     file = str(tmp_path / "job/train.py")
-    assert payload.project_root(trial(file=file), in_place=False) == tmp_path / "job"
+    assert rank_payload.project_root(trial(file=file), in_place=False) == tmp_path / "job"
 
 
 def test_a_file_whose_name_is_not_utf_8_is_left_out_with_the_reason(tmp_path: Path) -> None:
@@ -129,7 +131,7 @@ def test_a_file_whose_name_is_not_utf_8_is_left_out_with_the_reason(tmp_path: Pa
         path.parent.mkdir(exist_ok=True)
         path.write_text("")
     os.symlink("train.py", tmp_path / os.fsdecode(b"l\xe9"))
-    project = payload.read_directory(tmp_path, in_place=True)
+    project = rank_payload.read_directory(tmp_path, in_place=True)
     reason = "its name is not UTF-8"
     assert (set(project.files), project.left_out) == (
         {"train.py"},

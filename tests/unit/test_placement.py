@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.app.hosts import quarantine
 from orchestrator.cli import main
-from orchestrator.cli.inputs.session import Session
+from orchestrator.cli.inputs.terminal_session import Session
 from orchestrator.cli.render import terminal
 from orchestrator.core.spec import slots
 from orchestrator.model import codec

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator import plugins
-from orchestrator.core.spec import parse_trial, plan
+from orchestrator.core.spec import parse_trial, planning
 from orchestrator.core.spec.trial_draft import Override
 from orchestrator.model.bed import BedSpec, BedStatus, Machine
 from orchestrator.model.errors import InfrastructureError, UsageError
@@ -31,7 +31,7 @@ def trial(text: str = "", *, fail: str | None = None) -> Trial:
 def planned(of: Trial, bed: BedSpec | None = None, status: BedStatus | None = None, **change: Any) -> Plan:
     bed = bed or beds.local()
     given: dict[str, Any] = {"run": "r", "payload": "/p", "capabilities": {"localhost": frozenset({"kill", "pause"})}}
-    return plan.plan(of, bed, status or beds.up(bed), CATALOGUE, **{**given, **change})
+    return planning.plan(of, bed, status or beds.up(bed), CATALOGUE, **{**given, **change})
 
 
 def test_nodes_take_the_group_ranks_in_order_and_spares_are_kept_apart() -> None:
@@ -218,9 +218,9 @@ def test_a_bundles_plan_keeps_no_secret_and_goes_on_with_the_beds() -> None:
     bed = beds.local()
     bed = dataclasses.replace(bed, nodes=tuple(dataclasses.replace(node, env=env) for node in bed.nodes))
     made = planned(trial(), bed)
-    kept = plan.without_secrets(made)
+    kept = planning.without_secrets(made)
     assert kept.nodes["n1"].env == {"WANDB_API_KEY": "***", "LEVEL": "3"}
-    assert plan.with_secrets(kept, bed) == made
+    assert planning.with_secrets(kept, bed) == made
 
 
 def test_a_variable_whose_value_came_out_of_a_vault_is_secret_whatever_its_name() -> None:
@@ -230,7 +230,12 @@ def test_a_variable_whose_value_came_out_of_a_vault_is_secret_whatever_its_name(
     bed = dataclasses.replace(bed, nodes=tuple(dataclasses.replace(node, env=env) for node in bed.nodes))
     made = planned(trial(), bed)
     assert made.secret_names == ("STATION", "PIN", "URL")
-    assert plan.without_secrets(made).nodes["n1"].env == {"STATION": "***", "PIN": "***", "URL": "***", "LEVEL": "3"}
+    assert planning.without_secrets(made).nodes["n1"].env == {
+        "STATION": "***",
+        "PIN": "***",
+        "URL": "***",
+        "LEVEL": "3",
+    }
 
 
 def test_a_fault_that_changes_nothing_is_refused_by_name(tmp_path: Path) -> None:
@@ -245,7 +250,7 @@ def test_a_fault_that_changes_nothing_is_refused_by_name(tmp_path: Path) -> None
     with pytest.raises(
         UsageError, match=r"fault f0 \(wake-rank\): inject equals `heal`: the fault would change nothing"
     ):
-        plan.plan(
+        planning.plan(
             parse_trial.parse(text, "t.yml", catalogue, []), beds.local(), beds.up(beds.local()), catalogue,
             run="r", payload="/p", capabilities={"localhost": frozenset({"signal"})},
         )  # fmt: skip

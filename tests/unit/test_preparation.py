@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.bed import error_explanations, preparation
+from orchestrator.core.bed import error_explanations, stale_hosts
 from orchestrator.model.bed import BedSpec, ContainerSpec, HostSpec, NodeSpec
 from orchestrator.prepare import facts, hosts, playbook_runs
-from orchestrator.store import beds, shipped
+from orchestrator.store import bed_files, shipped
 
 IDS = {"ccbed/cpu:2.13.0": "sha256:aa"}
 
@@ -42,8 +42,8 @@ def bed(**more: Any) -> BedSpec:
 def due(
     after: BedSpec, *, playbooks: str = "p", ids: dict[str, str] | None = None, firewall: str = ""
 ) -> dict[str, str]:
-    known = {name: {"parts": parts, "firewall": firewall} for name, parts in preparation.parts(bed(), "p", IDS).items()}
-    result = preparation.find_due(preparation.parts(after, playbooks, IDS if ids is None else ids), known)
+    known = {name: {"parts": parts, "firewall": firewall} for name, parts in stale_hosts.parts(bed(), "p", IDS).items()}
+    result = stale_hosts.find_due(stale_hosts.parts(after, playbooks, IDS if ids is None else ids), known)
     return {item.host: item.reason for item in result}
 
 
@@ -92,27 +92,27 @@ def test_more_nodes_on_a_host_need_no_preparation() -> None:
 
 def test_the_fingerprint_is_of_the_host_alone() -> None:
     more = bed(hosts=(host("h1"), host("h2"), host("h3")), nodes=(node(1), node(2), node(3)))
-    before, after = (preparation.parts(item, "p", IDS) for item in (bed(), more))
-    assert preparation.fingerprint(before["h1"]) == preparation.fingerprint(after["h1"])
-    assert preparation.fingerprint(before["h1"]) != preparation.fingerprint(before["h2"])
+    before, after = (stale_hosts.parts(item, "p", IDS) for item in (bed(), more))
+    assert stale_hosts.fingerprint(before["h1"]) == stale_hosts.fingerprint(after["h1"])
+    assert stale_hosts.fingerprint(before["h1"]) != stale_hosts.fingerprint(before["h2"])
 
 
 def test_this_machine_is_not_prepared() -> None:
-    assert preparation.parts(bed(hosts=(HostSpec(name="h1"),)), "p", IDS) == {}
+    assert stale_hosts.parts(bed(hosts=(HostSpec(name="h1"),)), "p", IDS) == {}
 
 
 def test_what_is_known_is_kept_per_host_and_forgotten_as_a_whole(tmp_path: Path) -> None:
-    beds.write_prepared(tmp_path, "lab", {"h1": {"python": "/usr/bin/python3"}})
-    beds.write_prepared(tmp_path, "lab", {"h2": {"python": "/usr/bin/python3.11"}})
+    bed_files.write_prepared(tmp_path, "lab", {"h1": {"python": "/usr/bin/python3"}})
+    bed_files.write_prepared(tmp_path, "lab", {"h2": {"python": "/usr/bin/python3.11"}})
     assert hosts.python(tmp_path, bed()) == {"h1": "/usr/bin/python3", "h2": "/usr/bin/python3.11"}
-    beds.forget_prepared(tmp_path, "lab")
-    assert beds.read_prepared(tmp_path, "lab") == {}
+    bed_files.forget_prepared(tmp_path, "lab")
+    assert bed_files.read_prepared(tmp_path, "lab") == {}
 
 
 def test_a_damaged_record_means_that_nothing_is_known(tmp_path: Path) -> None:
     (tmp_path / "prepared").mkdir()
     (tmp_path / "prepared" / "lab.json").write_text("{")
-    assert beds.read_prepared(tmp_path, "lab") == {}
+    assert bed_files.read_prepared(tmp_path, "lab") == {}
 
 
 def test_the_hash_of_the_playbooks_covers_their_content() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.app import prepared_hosts
-from orchestrator.cli.inputs.session import Session
+from orchestrator.cli.inputs.terminal_session import Session
 from orchestrator.cli.render import terminal
 from orchestrator.model.bed import BedStatus, HostSpec, HostStatus
 from orchestrator.model.errors import EXIT_USAGE, InfrastructureError, OwnedError

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.spec import parse_trial, plan
+from orchestrator.core.spec import parse_trial, planning
 from orchestrator.model.errors import InfrastructureError
 from orchestrator.model.trial import Trial
 from orchestrator.node.agent import system_facts
@@ -27,12 +27,12 @@ def trial(algorithms: str, workload: str = "collective") -> Trial:
 
 
 def required(of: Trial, **facts: Any) -> None:
-    plan.require_programs(of, dataclasses.replace(beds.local(), provider="docker"), CATALOGUE, facts)
+    planning.require_programs(of, dataclasses.replace(beds.local(), provider="docker"), CATALOGUE, facts)
 
 
 def test_process_nodes_get_their_programs_from_the_machine() -> None:
     with pytest.raises(InfrastructureError) as raised:
-        plan.require_programs(trial("mpi"), beds.local(), CATALOGUE, {"n0": BARE})
+        planning.require_programs(trial("mpi"), beds.local(), CATALOGUE, {"n0": BARE})
     assert "or install it for the nodes (pip install mpi4py" in raised.value.hint
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.bed import prune
-from orchestrator.core.bed.prune import Leftover
+from orchestrator.core.bed import prunable
+from orchestrator.core.bed.prunable import Leftover
 from orchestrator.node.hostlink import bed_files
-from orchestrator.store import leftovers
+from orchestrator.store import controller_leftovers
 
 DAY = 86_400.0
 RUN = "2026-11-21T02-00-07Z-dp-ring-3f9c"
@@ -23,7 +23,7 @@ def leftover(name: str, days: float, size: int = 10, place: str = "lab", in_use:
 
 
 def chosen(*result: Leftover, days: float = 7, keep: int = 100) -> list[str]:
-    return [removal.leftover.name for removal in prune.removals(result, older_than_s=days * DAY, keep_bytes=keep)]
+    return [removal.leftover.name for removal in prunable.removals(result, older_than_s=days * DAY, keep_bytes=keep)]
 
 
 def test_what_is_old_goes_oldest_first_and_what_is_young_stays() -> None:
@@ -53,18 +53,18 @@ def test_the_newest_of_each_kind_stay_whatever_their_age_and_others_are_not_coun
     runs = [leftover(f"r{number}", number / DAY) for number in range(4)]
     others = [replace(item, kind="bundle") for item in runs]
     elsewhere = [replace(item, location="other") for item in runs[:2]]
-    removals = prune.removals([*runs, *others, *elsewhere], keep={"run": 2})
+    removals = prunable.removals([*runs, *others, *elsewhere], keep={"run": 2})
     assert [(item.leftover.kind, item.leftover.name, item.reason) for item in removals] == [
         ("run", "r3", "not of the newest 2"), ("run", "r2", "not of the newest 2"),
     ]  # fmt: skip
     held = [replace(runs[3], in_use="it is open"), *runs[:3]]
-    assert [item.leftover.name for item in prune.removals(held, keep={"run": 2})] == ["r2"], (
+    assert [item.leftover.name for item in prunable.removals(held, keep={"run": 2})] == ["r2"], (
         "what is in use is no part of it"
     )
 
 
 def test_every_removal_has_its_reason() -> None:
-    removals = prune.removals(
+    removals = prunable.removals(
         [leftover("a", 8), leftover("b", 1, 60)], keep_bytes=5, age=lambda s: f"{s / DAY:g} d", size=lambda n: f"{n} B"
     )
     assert [removal.reason for removal in removals] == ["older than 7 d", "more than 5 B in total"]
@@ -147,7 +147,7 @@ def test_a_directory_of_runs_offers_what_never_began_and_bundles_only_when_asked
         (tmp_path / name / "trial.json").write_text("{}")
 
     def offered(*, bundles: bool) -> dict[str, str]:
-        result = leftovers.of_runs(tmp_path, 2e9, {OTHER}, bundles=bundles)
+        result = controller_leftovers.of_runs(tmp_path, 2e9, {OTHER}, bundles=bundles)
         return {local.leftover.name: local.leftover.in_use for local in result}
 
     assert offered(bundles=False) == {".gather-x-1": "", "2026-11-19T02-00-07Z-dp-ring-bbbb": ""}
@@ -160,14 +160,14 @@ def test_copies_of_scripts_are_offered_and_their_bundles_stay(tmp_path: Path) ->
         (tmp_path / name / "work/snapshot.pt").write_text("1")
         (tmp_path / name / "trial.json").write_text("{}")
     (tmp_path / "latest").symlink_to(RUN)
-    listed = leftovers.of_runs(tmp_path, 2e9, {OTHER}, bundles=False)
+    listed = controller_leftovers.of_runs(tmp_path, 2e9, {OTHER}, bundles=False)
     assert {local.leftover.name: local.leftover.in_use for local in listed} == {
         f"{RUN}/work": "",
         f"{OTHER}/work": "the run is open on its bed",
     }
-    assert {local.leftover.kind for local in listed} == {leftovers.WORK}
+    assert {local.leftover.kind for local in listed} == {controller_leftovers.WORK}
     free = next(local for local in listed if not local.leftover.in_use)
-    leftovers.remove(free)
+    controller_leftovers.remove(free)
     assert [path.name for path in (tmp_path / RUN).iterdir()] == ["trial.json"]
     assert all((tmp_path / name / "work" / "snapshot.pt").exists() for name in (OTHER, "of-the-user"))
 
@@ -176,5 +176,8 @@ def test_a_run_that_a_person_named_is_never_removed(tmp_path: Path) -> None:
     for name in (RUN, "before-the-upgrade"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "trial.json").write_text("{}")
-    offered = {item.leftover.name: item.leftover.in_use for item in leftovers.of_runs(tmp_path, 2e9, (), bundles=True)}
-    assert offered == {RUN: "", "before-the-upgrade": leftovers.NAMED}
+    offered = {
+        item.leftover.name: item.leftover.in_use
+        for item in controller_leftovers.of_runs(tmp_path, 2e9, (), bundles=True)
+    }
+    assert offered == {RUN: "", "before-the-upgrade": controller_leftovers.NAMED}

@@ -18,7 +18,7 @@ import json, os, sys
 from pathlib import Path
 from orchestrator.node import warm_up
 warm_up.preload_rank_code()
-before = sys.modules["orchestrator.rank.runtime.main"]
+before = sys.modules["orchestrator.rank.runtime.rank_main"]
 for payload in sys.argv[1:]:
     if not os.fork():
         break
@@ -63,4 +63,4 @@ def test_the_hash_covers_the_code_of_the_watcher() -> None:
     code = dict(payloads.rank_code(PACKAGE))
     stored = code.pop(payloads.RANK_HASH)
     assert stored == payloads.content_hash(code).encode()
-    assert {"orchestrator/rank/runtime/main.py", "orchestrator/rank/watcher/steps.py"} <= set(code)
+    assert {"orchestrator/rank/runtime/rank_main.py", "orchestrator/rank/watcher/steps.py"} <= set(code)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.model.gang import GangSpec
-from orchestrator.rank.runtime import main
+from orchestrator.rank.runtime import rank_main
 
 
 def test_a_rank_of_an_epoch_that_is_fenced_off_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -19,7 +19,7 @@ def test_a_rank_of_an_epoch_that_is_fenced_off_says_nothing(tmp_path: Path, caps
         out=str(tmp_path), checkpoints=str(tmp_path), interface="lo",
     )  # fmt: skip
     before, events = dict(os.environ), tmp_path / "events.jsonl"
-    assert main.main(gang, 0, events_path=str(events), release_fd=-1, node="n0", incarnation="i") == 1
+    assert rank_main.main(gang, 0, events_path=str(events), release_fd=-1, node="n0", incarnation="i") == 1
     assert not events.exists()
     assert dict(os.environ) == before
     assert "these ranks are of an earlier start" in capsys.readouterr().out

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.render import live, rank_output
+from orchestrator.cli.render import live_lines, rank_output
 from orchestrator.cli.render.terminal import Terminal
 from orchestrator.model.trial import Trial
 
@@ -77,7 +77,7 @@ def test_a_run_goes_on_when_the_reader_of_its_output_has_gone() -> None:
     os.close(reader)
     out = os.fdopen(writer, "w")
     terminal = Terminal(out=out, err=io.StringIO())
-    printer = live.Printer(terminal=terminal, trial=Trial(name="t", workload="script"))
+    printer = live_lines.Printer(terminal=terminal, trial=Trial(name="t", workload="script"))
     for text in ("first", "second"):
         printer.note(text)
     out.close()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.engine import engine, gang, recovery, shutdown
+from orchestrator.core.engine import engine, gang_commands, recovery, shutdown
 from orchestrator.core.engine.state import Commands, Ending, State
 from orchestrator.model import event as model
 from orchestrator.model.event import Clock, Source
@@ -89,7 +89,7 @@ def test_only_small_ranks_without_a_gpu_may_still_be_exiting_when_the_next_attem
     trial, begun = replace(world.trial(policy=("spare",)), workload=workload), state({"n2": GONE})
     plugin = PluginFile(name=workload, sha256="", source=source)
     begun = replace(begun, plan=replace(begun.plan, backend=backend, workload=plugin))
-    _, between = gang.stop(trial, begun)
+    _, between = gang_commands.stop(trial, begun)
     _, final = shutdown.close(trial, begun, Ending(outcome="finished"))
     assert {order.data.accepts_exiting for order in between if order.kind is GangStop} == {accepts}
     assert {order.data.accepts_exiting for order in final if order.kind is GangStop} == {None}, (
@@ -103,7 +103,7 @@ def test_a_node_that_was_started_later_can_be_started_again() -> None:
     done = model.event(
         NodeApplyDone(incarnation="n2-2", ordinal=2, pid=2), at=Clock(boot="b", mono=0.0, wall=0.0), source=own, key="k", node="n2",
     )  # fmt: skip
-    after = gang.with_applied_node(before, done)
+    after = gang_commands.with_applied_node(before, done)
     assert after.usable("n2")
     assert dict(after.unrestartable) == {"n3": "too old"}
 

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from orchestrator.core.verdict import metrics
+from orchestrator.core.verdict import run_metrics
 from orchestrator.model import watch
 from orchestrator.model.run import NodeFiles, Run
 from orchestrator.rank.watcher.checkpoints import loads
@@ -100,7 +100,7 @@ def test_a_run_that_is_not_watched_has_no_figures() -> None:
 
 
 def test_the_figures_are_metrics() -> None:
-    named = {metric.metric: (metric.value, metric.unit) for metric in metrics.of(watched())}
+    named = {metric.metric: (metric.value, metric.unit) for metric in run_metrics.of(watched())}
     assert named["state"] == (4_000_000.0, "B") and named["commit-stall"][1] == "s"
     assert "reduced-strength" not in named
 

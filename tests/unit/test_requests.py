@@ -14,12 +14,12 @@ import pytest
 
 from orchestrator.app import check, down, leftovers, listing, requests, resume, run, starters, up
 from orchestrator.app.hosts import exec_, images, set_aside
-from orchestrator.app.recorded import bundles, compare, logs, report, watch
+from orchestrator.app.recorded import bundles, compare, follow, logs, report
 from orchestrator.app.requests import DownRequest, OneBedRequest, PlanRequest, RunRequest, TrialRef, UpRequest
 from orchestrator.app.session import Session
 from orchestrator.cli import main
 from orchestrator.collectives.app.size_request import SizeRequest
-from orchestrator.jobs.app import checkpoints, judged_records
+from orchestrator.jobs.app import checkpoint_audit, judged_records
 from orchestrator.model import codec
 from orchestrator.model.errors import UsageError
 from orchestrator.model.launch import Request, Result
@@ -39,9 +39,9 @@ REQUESTS: dict[str, type] = {
     "accept": AcceptRequest, "baseline accept": accepted_floors.AcceptFloorsRequest, "baseline show": accepted_floors.ShowFloorsRequest,
     "runs": recorded_runs.RunsRequest, "runs prune": leftovers.PruneRunsRequest, "trend": recorded_runs.TrendRequest,
     "init": starters.InitRequest, "bundle export": bundles.ExportRequest, "bundle verify": bundles.VerifyRequest,
-    "bundle sign": bundles.SignRequest, "checkpoint check": checkpoints.CheckpointRequest, "compare": compare.CompareRequest,
+    "bundle sign": bundles.SignRequest, "checkpoint check": checkpoint_audit.CheckpointRequest, "compare": compare.CompareRequest,
     "probe": node_probing.ProbeRequest, "judge": judged_records.JudgeRequest,
-    "logs": logs.LogsRequest, "report": report.ReportRequest, "watch": watch.WatchRequest,
+    "logs": logs.LogsRequest, "report": report.ReportRequest, "watch": follow.WatchRequest,
 }  # fmt: skip
 #: Verbs of the command line itself: they have no use case, or only verbs below them.
 WITHOUT_REQUEST = {"completion", "config", "baseline", "bundle", "checkpoint", "image", "help"}
@@ -123,7 +123,7 @@ EXAMPLES: list[Any] = [
     requests.build(SweepRequest, {"trial": "gemm", "each_node": True, "inventory": Path("lab.yml"), "resume": Path("r")}),
     compare.CompareRequest(before="3f9c", after="8aa1", others=("77cd",), html=Path("x.html"), fail_over="5%"),
     bundles.VerifyRequest(run="3f9c", keys=(Path("a.key"), Path("b.key"))),
-    watch.WatchRequest(timeout=2.5),
+    follow.WatchRequest(timeout=2.5),
 ]  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import replace
 
-from orchestrator.cli.render import summary
+from orchestrator.cli.render import summary_lines
 from orchestrator.cli.render.run_lines import RunLines
 from orchestrator.model.event import History, event
 from orchestrator.model.events import (
@@ -114,12 +114,12 @@ def test_a_probe_is_shown_as_soon_as_it_ends() -> None:
 
 def test_a_replacement_is_not_called_back_and_a_bed_that_is_not_restored_not_as_up_left_it() -> None:
     run = history.reference()
-    assert summary._healed(run.history) == "n2 back and ready; the bed is as `up` left it"
+    assert summary_lines._healed(run.history) == "n2 back and ready; the bed is as `up` left it"
     broken = history.changed(run, "run.end", value={"kind": "infrastructure"})
-    assert summary._healed(broken.history) == "n2 back and ready"
+    assert summary_lines._healed(broken.history) == "n2 back and ready"
     begin = run.history.events[0].value["nodes"]
     started = history.changed(run, "run.begin", value={"nodes": {**begin, "n2": {**begin["n2"], "incarnation": ""}}})
-    assert summary._healed(started.history) == "the bed is as `up` left it"
+    assert summary_lines._healed(started.history) == "the bed is as `up` left it"
 
 
 def test_a_probe_says_how_many_are_left_and_for_how_long() -> None:

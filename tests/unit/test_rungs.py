@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from orchestrator import views
-from orchestrator.cli.inputs.session import Session
-from orchestrator.cli.render import ladder_lines, summary, terminal
+from orchestrator.cli.inputs.terminal_session import Session
+from orchestrator.cli.render import ladder_lines, summary_lines, terminal
 from orchestrator.core.verdict import fixes, judge, ladder, rungs
 from orchestrator.model import launch, watch
 from orchestrator.model.event import History
@@ -386,7 +386,7 @@ def ended(run: Run, outcome: str, directory: Path, verbosity: int = 0) -> str:
     run = dataclasses.replace(run, history=History((*run.history.events[:-1], end)))
     code = judge.exit_code(run.verdicts, outcome)
     result = launch.Result(run="r", directory=str(directory), code=code, verdicts=run.verdicts, judged=run)
-    assert summary.show(Session(state=directory, terminal=shown_on), result) == code
+    assert summary_lines.show(Session(state=directory, terminal=shown_on), result) == code
     return out.getvalue()
 
 

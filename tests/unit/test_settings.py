@@ -15,7 +15,7 @@ from orchestrator import plugins
 from orchestrator.app import settings as files
 from orchestrator.app.session import state_dir
 from orchestrator.cli import main
-from orchestrator.cli.inputs import settings
+from orchestrator.cli.inputs import settings_as_defaults
 from orchestrator.cli.render import terminal
 from orchestrator.workloads import infer_dp
 
@@ -134,7 +134,7 @@ def test_all_mistakes_are_reported_at_once(ccbed: Desk) -> None:
 
 
 def test_the_table_of_another_verb_loads_no_workload(ccbed: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "_workload_params", lambda ctx: pytest.fail("workloads are loaded"))
+    monkeypatch.setattr(settings_as_defaults, "_workload_params", lambda ctx: pytest.fail("workloads are loaded"))
     write(ccbed, "[run]\nepochs = 2\n")
     assert ccbed("status") == 0, ccbed.err
 
@@ -196,8 +196,8 @@ def test_each_option_is_in_exactly_one_class(ccbed: Desk) -> None:
     refused = files.EXECUTING.keys() | files.CONFIRMING.keys()
     names = set()
     for path, command in [((), main._group()), *every_verb()]:
-        for option in settings.options(command):
-            key = settings.key(option)
+        for option in settings_as_defaults.options(command):
+            key = settings_as_defaults.key(option)
             names |= {key, ".".join((*path, key))}
             others = [name[2:] for name in option.opts if name.startswith("--")]
             assert len({files.refusal(path, name) for name in others}) <= 1, f"{others}: another name is allowed"
@@ -393,8 +393,8 @@ def test_each_option_has_a_variable_of_its_name(ccbed: Desk, monkeypatch: pytest
     monkeypatch.setenv("CCBED_RANK", "x")
     assert ccbed("logs") == 3 and ccbed.err.startswith("error: CCBED_RANK: must be a whole number (got x)\n")
     for path, command in every_verb():
-        for option in settings.options(command):
-            variable = f"CCBED_{settings.key(option).replace('-', '_').upper()}"
+        for option in settings_as_defaults.options(command):
+            variable = f"CCBED_{settings_as_defaults.key(option).replace('-', '_').upper()}"
             assert option.envvar == variable or option.name == variable.removeprefix("CCBED_").lower(), path
 
 

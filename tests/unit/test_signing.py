@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import views
-from orchestrator.cli.inputs.session import Session
+from orchestrator.cli.inputs.terminal_session import Session
 from orchestrator.cli.main import run
 from orchestrator.cli.render.terminal import Terminal
 from orchestrator.node.files.event_log import EventLog

@@ -28,7 +28,7 @@ from orchestrator.node.files.event_log import EventLog
 from orchestrator.providers import owners
 from orchestrator.reports import html
 from orchestrator.run import twin_runs
-from orchestrator.store import beds, bundle, index, journal, paths, seal, secrets, unpack
+from orchestrator.store import bed_files, bundle, index, journal, paths, seal, secrets, unpack
 
 from . import history
 from .beds import local
@@ -252,26 +252,26 @@ def test_a_handle_names_a_node_of_a_bed() -> None:
 
 def test_a_bed_file_is_what_was_written(tmp_path: Path) -> None:
     bed = local(state=str(tmp_path))
-    assert beds.read(tmp_path, "local") is None
-    beds.write(tmp_path, bed)
-    assert (beds.read(tmp_path, "local"), beds.names(tmp_path)) == (bed, ("local",))
+    assert bed_files.read(tmp_path, "local") is None
+    bed_files.write(tmp_path, bed)
+    assert (bed_files.read(tmp_path, "local"), bed_files.names(tmp_path)) == (bed, ("local",))
     (tmp_path / "beds/local.json").write_text("{")
     with pytest.raises(InfrastructureError, match="not a readable bed file"):
-        beds.read(tmp_path, "local")
+        bed_files.read(tmp_path, "local")
 
 
 def test_nodes_without_a_bed_file_are_still_found(tmp_path: Path) -> None:
     (tmp_path / "beds/lab/nodes").mkdir(parents=True)
-    assert beds.names_without_file(tmp_path) == ("lab",)
-    assert beds.minimal_spec(tmp_path, "lab").workdir == str(tmp_path / "beds/lab")
-    assert beds.minimal_spec(tmp_path, "lab").provider == "process"
+    assert bed_files.names_without_file(tmp_path) == ("lab",)
+    assert bed_files.minimal_spec(tmp_path, "lab").workdir == str(tmp_path / "beds/lab")
+    assert bed_files.minimal_spec(tmp_path, "lab").provider == "process"
 
 
 def test_a_bed_of_containers_without_its_file_is_known_by_its_keeper(tmp_path: Path) -> None:
     keeper = tmp_path / "beds/box/keeper"
     keeper.mkdir(parents=True)
     (keeper / "keeper.json").write_text(json.dumps({"backend": "containers", "engine": "/e.sock"}))
-    spec = beds.minimal_spec(tmp_path, "box")
+    spec = bed_files.minimal_spec(tmp_path, "box")
     assert (spec.provider, spec.network, spec.hostdir) == ("docker", "private", str(tmp_path / "beds/box"))
     assert [(host.connection, host.engine) for host in spec.hosts] == [("local", "/e.sock")]
 
@@ -279,42 +279,42 @@ def test_a_bed_of_containers_without_its_file_is_known_by_its_keeper(tmp_path: P
 def test_a_bed_on_hosts_elsewhere_without_its_file_is_refused_with_what_helps(tmp_path: Path) -> None:
     (tmp_path / "beds/far/keeper-h1").mkdir(parents=True)
     with pytest.raises(UsageError, match="hosts are not known") as caught:
-        beds.minimal_spec(tmp_path, "far")
+        bed_files.minimal_spec(tmp_path, "far")
     assert "ccbed down INVENTORY" in str(caught.value.hint)
 
 
 def test_only_one_changes_a_bed_at_a_time(tmp_path: Path) -> None:
-    held = beds.lock(tmp_path, "local")
-    with held, pytest.raises(UsageError, match="being changed by another"), beds.lock(tmp_path, "local"):
+    held = bed_files.lock(tmp_path, "local")
+    with held, pytest.raises(UsageError, match="being changed by another"), bed_files.lock(tmp_path, "local"):
         pass
-    with beds.lock(tmp_path, "local"):
+    with bed_files.lock(tmp_path, "local"):
         pass
 
 
 def test_an_open_run_blocks_the_bed_by_name_and_tells_whether_it_is_driven(tmp_path: Path) -> None:
-    with beds.run_lock(tmp_path, "r1", tmp_path / "r1"):
-        beds.begin_run(tmp_path, "r1", tmp_path / "r1")
-        open_run = beds.open_run(tmp_path)
+    with bed_files.run_lock(tmp_path, "r1", tmp_path / "r1"):
+        bed_files.begin_run(tmp_path, "r1", tmp_path / "r1")
+        open_run = bed_files.open_run(tmp_path)
         assert open_run is not None
         assert (open_run.run, open_run.driver) == ("r1", os.getpid())
         with (
             pytest.raises(UsageError, match=f"busy with run r1 \\(pid {os.getpid()}\\)"),
-            beds.run_lock(tmp_path, "r2", tmp_path / "r2"),
+            bed_files.run_lock(tmp_path, "r2", tmp_path / "r2"),
         ):
             pass
     with pytest.raises(UsageError, match="has an open run, r1, whose orchestrator is gone") as refused:
-        beds.begin_run(tmp_path, "r2", tmp_path / "r2")
+        bed_files.begin_run(tmp_path, "r2", tmp_path / "r2")
     assert "ccbed resume" in refused.value.hint
-    beds.end_run(tmp_path, "r1")
-    assert beds.open_run(tmp_path) is None
+    bed_files.end_run(tmp_path, "r1")
+    assert bed_files.open_run(tmp_path) is None
 
 
 def test_two_that_look_whether_a_run_is_driven_do_not_take_each_other_for_its_driver(tmp_path: Path) -> None:
-    with beds.run_lock(tmp_path, "r1", tmp_path / "r1"):
+    with bed_files.run_lock(tmp_path, "r1", tmp_path / "r1"):
         pass
-    with (tmp_path / beds.RUN_LOCK).open() as other:
+    with (tmp_path / bed_files.RUN_LOCK).open() as other:
         fcntl.flock(other, fcntl.LOCK_SH)
-        assert beds.driver(tmp_path) == 0
+        assert bed_files.driver(tmp_path) == 0
 
 
 @pytest.mark.parametrize(

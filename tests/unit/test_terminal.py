@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.cli.render import terminal
-from orchestrator.cli.render.live import Printer
-from orchestrator.core.spec import values
+from orchestrator.cli.render.live_lines import Printer
+from orchestrator.core.spec import written_values
 
 from . import history
 from .beds import LOCAL
@@ -107,15 +107,15 @@ def test_colours_follow_the_variables(
 )
 def test_a_problem_that_lists_the_known_names_suggests_the_nearest(problem: str, suggestion: str) -> None:
     expected = problem.rstrip(".") + suggestion if suggestion else problem
-    assert values.suggest(problem) == expected
+    assert written_values.suggest(problem) == expected
 
 
 @pytest.mark.parametrize("length", [60, 3000])
 def test_a_long_list_of_known_names_is_one_line_of_the_nearest(length: int) -> None:
     metrics = [f"{size} allreduce {'x' * length} busbw" for size in range(300)]
-    text = values.nearest("allreduce busbw", metrics)
+    text = written_values.nearest("allreduce busbw", metrics)
     assert text.startswith("300 are known, such as: ") and "allreduce" in text and len(text) < 450
-    assert values.nearest("zz", ["ring", "star"]) == "known: ring, star"
+    assert written_values.nearest("zz", ["ring", "star"]) == "known: ring, star"
 
 
 def test_ccbed_alone_prints_its_help(ccbed: Desk, capsys: pytest.CaptureFixture[str]) -> None:

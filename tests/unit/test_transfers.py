@@ -13,7 +13,7 @@ import pytest
 from orchestrator.model.event import History
 from orchestrator.model.run import Run
 from orchestrator.model.verdict import Verdict
-from orchestrator.store.files import CHUNK_FORMAT
+from orchestrator.store.recorded_files import CHUNK_FORMAT
 from orchestrator.views import transfers
 
 from . import history

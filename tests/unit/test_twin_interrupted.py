@@ -15,7 +15,7 @@ from orchestrator.model.event import Clock, Event, History, Source, event
 from orchestrator.model.events import FaultInjected, Progress, RunEnd, RunResumed
 from orchestrator.model.verdict import Verdict
 from orchestrator.run import twin_runs
-from orchestrator.store import beds, bundle, paths
+from orchestrator.store import bed_files, bundle, paths
 from orchestrator.views import training
 
 from . import run_builder
@@ -38,7 +38,7 @@ def test_an_interrupted_twin_leaves_the_run_complete(
     monkeypatch.setattr(twin_runs, "_is_comparable", lambda request, directory: True)
     monkeypatch.setattr(twin_runs, "_outside_files", lambda request, directory: ())
     monkeypatch.setattr(twin_runs, "_make", make)
-    monkeypatch.setattr(beds, "end_twin", ended.append)
+    monkeypatch.setattr(bed_files, "end_twin", ended.append)
     notes: list[str] = []
     request: Any = SimpleNamespace(
         twin_after=True, stop=False, bed=SimpleNamespace(workdir="/bed"), on_note=notes.append

@@ -7,16 +7,14 @@ import dataclasses
 import pytest
 
 from orchestrator import views
-from orchestrator.cli.render import summary
+from orchestrator.cli.render import summary_lines
 from orchestrator.core.engine import engine, recovery
 from orchestrator.core.engine.state import State
-from orchestrator.core.verdict import metrics, sentence
+from orchestrator.core.verdict import run_metrics, sentence
 from orchestrator.model import watch
 from orchestrator.model.run import Run, StepRecord
 from orchestrator.model.trial import Trigger
-from orchestrator.reports import html
-from orchestrator.reports import metrics as prometheus
-from orchestrator.reports import summary as markdown
+from orchestrator.reports import html, markdown, prometheus
 from orchestrator.reports.page import loss_chart
 
 from ..sim import world
@@ -110,7 +108,7 @@ def test_the_view_knows_no_step_and_no_goodput(view: views.RunView) -> None:
 
 
 def test_the_terminal_says_once_how_it_came_back(run: Run, view: views.RunView) -> None:
-    lines = list(summary._failovers(run, view))
+    lines = list(summary_lines._failovers(run, view))
     message = sentence.sentence(run.trial, view)
     assert lines[0].startswith("recovery  back and finished: noticed ") and "back and finished" in message
     assert not any(
@@ -134,7 +132,7 @@ def test_the_reports_leave_out_what_is_not_known(run: Run, view: views.RunView) 
 
 def test_the_metrics_leave_out_what_is_not_known(run: Run) -> None:
     text = prometheus.render(run)["metrics.prom"].decode()
-    figures = {metric.metric for metric in metrics.of(run)}
+    figures = {metric.metric for metric in run_metrics.of(run)}
     assert not any(f"ccbed_{name}" in text for name in ("run_steps", "run_goodput", "failover_lost", "failover_ttr"))
     assert "ccbed_run_failovers" in text
     assert not figures & {"lost steps", "goodput", "ttr"} and "duration" in figures

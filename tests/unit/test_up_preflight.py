@@ -10,7 +10,7 @@ import pytest
 from orchestrator.model.bed import BedSpec, BedStatus
 from orchestrator.model.requirements import Requirement
 from orchestrator.providers import preflight
-from orchestrator.store import beds as store
+from orchestrator.store import bed_files as store
 
 from .beds import LOCAL
 from .test_cli import Desk

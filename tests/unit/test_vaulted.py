@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator.app import beds as cli_beds
-from orchestrator.cli.inputs.session import Session
+from orchestrator.cli.inputs.terminal_session import Session
 from orchestrator.cli.render import terminal
 from orchestrator.core.bed.diff import diff
 from orchestrator.core.inventory import parse_listing
@@ -25,7 +25,7 @@ from orchestrator.model.provider import Fetched
 from orchestrator.prepare import read_inventory
 from orchestrator.prepare.vault import Vault
 from orchestrator.run.collect import gather
-from orchestrator.store import beds as store
+from orchestrator.store import bed_files as store
 from orchestrator.store.journal import Journal
 
 from . import beds

@@ -10,12 +10,12 @@ from pathlib import Path
 import click
 import pytest
 
-from orchestrator.cli.inputs.session import Session
+from orchestrator.cli.inputs.terminal_session import Session
 from orchestrator.cli.render import terminal
-from orchestrator.cli.verbs import run
+from orchestrator.cli.verbs import run_verb
 from orchestrator.model.bed import BedSpec
 from orchestrator.model.errors import CcbedError
-from orchestrator.store import beds as store
+from orchestrator.store import bed_files as store
 
 from . import beds
 from .fake_bed import FakeProvider
@@ -39,7 +39,7 @@ def warmed_up(session: Session, *args: str) -> list[str]:
     """What the provider recorded after `run` with these arguments was parsed; the script need not exist."""
     parent = click.Context(click.Group(), obj=session, auto_envvar_prefix="CCBED")
     with contextlib.suppress(CcbedError, click.ClickException, click.exceptions.Exit):
-        run.command.make_context("run", list(args), parent)
+        run_verb.command.make_context("run", list(args), parent)
     provider = session._opened[0] if session._opened else None
     return provider.commands if isinstance(provider, Provider) else []
 

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from orchestrator.model import watch
-from orchestrator.store import files, paths
+from orchestrator.store import paths, recorded_files
 
 BEGIN = {"k": "begin", "t": 1.0, "format": 1, "rank": 1, "pid": 77, "world": 2, "node": "n1", "later": [1]}
 STEP = {"k": "step", "t": 2.0, "n": 1, "start": 1.5, "end": 2.0, "loss": (0.5).hex(), "batches": ["ab"]}
 WHERE = "nodes/n2/i1-e3/watch-r1-77.jsonl"
 
 
-def write(root: Path, *lines: object, path: str = WHERE, torn: str = "") -> files.BundleFiles:
+def write(root: Path, *lines: object, path: str = WHERE, torn: str = "") -> recorded_files.BundleFiles:
     file = root / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("".join(f"{json.dumps(line)}\n" for line in lines) + torn)
-    return files.BundleFiles(root, {})
+    return recorded_files.BundleFiles(root, {})
 
 
 def test_a_record_in_a_bundle_has_the_node_and_the_attempt_of_its_directory(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_a_record_in_a_bundle_has_the_node_and_the_attempt_of_its_directory(tmp_
 
 def test_a_record_outside_a_bundle_states_its_node_and_attempt(tmp_path: Path) -> None:
     write(tmp_path, {**BEGIN, "attempt": 2}, path="a/watch-r1-77.jsonl")
-    (record,) = files.WatchDirectory(tmp_path).watch()
+    (record,) = recorded_files.WatchDirectory(tmp_path).watch()
     assert (record.node, record.attempt, record.rank, record.path) == ("n1", 2, 1, "a/watch-r1-77.jsonl")
 
 

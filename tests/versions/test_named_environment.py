@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator import plugins
 from orchestrator.providers import archive
-from orchestrator.store import payload
+from orchestrator.store import rank_payload
 from tests.e2e.conftest import ccbed
 
 PYTHON = os.environ.get("CCBED_TEST_PYTHON", "")
@@ -89,7 +89,7 @@ def run(state: Path, runs: Path, words: list[str]) -> tuple[int, str, dict[str, 
 
 def test_everything_that_is_sent_there_can_be_imported(tmp_path: Path) -> None:
     package = ROOT / "orchestrator"
-    for name, content in payload.collect(package, plugins.discover()).items():
+    for name, content in rank_payload.collect(package, plugins.discover()).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)
     (tmp_path / "agent.pyz").write_bytes(archive.build())

@@ -51,7 +51,7 @@ class Examined:
 
 def run(session: Session, request: PlanRequest) -> Examined:
     """Examine the hosts of an inventory. Raises UsageError, InfrastructureError."""
-    from ...prepare import host_checks
+    from ...prepare import doctor_survey
 
     bed = beds.wanted(session, request.inventory)
     if bed.provider == "slurm":
@@ -65,4 +65,4 @@ def run(session: Session, request: PlanRequest) -> Examined:
         beds.mention_drains(session, bed)
     part = selection.on_hosts(bed, hosts)
     session.terminal.status(f"  checking {len(part.hosts) or 1} hosts …")
-    return Examined(bed=bed, findings=host_checks.examine(part))
+    return Examined(bed=bed, findings=doctor_survey.examine(part))

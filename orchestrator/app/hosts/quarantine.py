@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Protocol
 from ...model import codec
 from ...model.errors import InfrastructureError, UsageError
 from ...model.frozen import dataclass, field, replace
-from ...store import beds, paths
+from ...store import bed_files, paths
 
 if TYPE_CHECKING:
     from .node_names import Nodes
 
-FILE = beds.QUARANTINE
+FILE = bed_files.QUARANTINE
 #: Offences that lead to quarantine, and the recorded nights in which they count.
 OFFENCES, RECENT = 2, 10
 

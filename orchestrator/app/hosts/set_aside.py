@@ -9,7 +9,7 @@ from ...core.bed import selection
 from ...model.bed import BedSpec
 from ...model.errors import UsageError
 from ...model.frozen import dataclass
-from ...store import beds as store
+from ...store import bed_files as store
 from .. import audited, beds
 from ..places import moment, short_list, short_path
 from ..requests import BedRef, argument, bed_name, option

@@ -12,12 +12,12 @@ import click
 
 from ...app import requests
 from ...app.requests import Option
-from ...core.spec import values
+from ...core.spec import written_values
 from ...model import codec, errors
 from ...model.errors import UsageError
 from ...model.frozen import MISSING, fields
 from . import completions
-from .session import Session
+from .terminal_session import Session
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "CCBED"}
 
@@ -140,7 +140,7 @@ def _wait(ctx: click.Context, param: click.Parameter, value: str | None) -> None
     if value is None:
         return
     try:
-        ctx.obj.job = dataclasses.replace(ctx.obj.job, wait_s=values.seconds(value))
+        ctx.obj.job = dataclasses.replace(ctx.obj.job, wait_s=written_values.seconds(value))
     except ValueError as error:
         raise click.BadParameter(f"{error} (got {value})", ctx, param) from None
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 from ...app.places import short_list
 from ...core.bed import links
 from ...core.bed.diff import AS_WANTED
-from ...core.spec import values
+from ...core.spec import written_values
 from ...model.bed import BedSpec, BedStatus, Change, Diff, HostStatus
 from ...model.frozen import dataclass
 from .terminal import Terminal
@@ -198,7 +198,7 @@ def _containers(bed: BedSpec, status: BedStatus) -> Iterator[str]:
 
 
 def _job(bed: BedSpec) -> Iterator[str]:
-    yield f"{values.count(len(bed.hosts), 'node')} of one Slurm job"
+    yield f"{written_values.count(len(bed.hosts), 'node')} of one Slurm job"
     options = bed.slurm.options if bed.slurm else {}
     if partition := options.get("partition"):
         yield f"partition {partition}"

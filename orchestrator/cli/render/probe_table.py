@@ -9,7 +9,7 @@ from ...app.places import short_list
 from ...model import codec
 from ...model.event import History
 from ...model.events import ProbeDone
-from ...views import probes, values
+from ...views import json_values, probes
 from .terminal import Terminal
 
 #: With more nodes the table has the least, the median and the worst of them instead.
@@ -34,9 +34,9 @@ def medians(probe: ProbeDone) -> str:
     """The first figures of a probe: ``gemm float32 0.0892 TFLOP/s``."""
     texts = []
     for figure in probe.figures or ():
-        known = [number for value in figure.values if (number := values.number(value)) is not None]
+        known = [number for value in figure.values if (number := json_values.number(value)) is not None]
         finite = [number for number in known if math.isfinite(number)]
-        texts += [f"{figure.name} {_number(values.median(finite))} {figure.unit}"] if finite else []
+        texts += [f"{figure.name} {_number(json_values.median(finite))} {figure.unit}"] if finite else []
     return ", ".join(texts[:_FIRST])
 
 

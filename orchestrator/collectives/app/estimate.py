@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...app.session import Session
-from ...core.spec import values
+from ...core.spec import written_values
 from ...model import algorithm as algorithms
 from ...model.errors import UsageError
 from ...model.frozen import dataclass, fields
@@ -269,7 +269,7 @@ def _model(wanted: ModelRequest) -> Model:
     if name != "mnist-mlp":
         known = ("mnist-mlp", "transformer", *transformers.PRESETS)
         raise ValueError(
-            f"--model: unknown model {name}; {values.nearest(name, known)} (your own module: module:factory)"
+            f"--model: unknown model {name}; {written_values.nearest(name, known)} (your own module: module:factory)"
         )
     if dtype not in (None, "float32"):
         raise ValueError("--dtype: mnist-mlp is float32")

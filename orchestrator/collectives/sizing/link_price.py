@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ...core.spec import values
+from ...core.spec import written_values
 from ...model import algorithm as algorithms
 from ...model.frozen import dataclass
 from ...model.schedule import Cost
@@ -59,7 +59,7 @@ def parse_link(text: str) -> Link:
     if not match or float(match[1]) == 0:
         raise ValueError(f"--link: must be RATE,LATENCY such as 100mbit,50us or 12.5GB/s,5us (got {text!r})")
     try:
-        alpha = values.seconds(delay) if delay else 0.0
+        alpha = written_values.seconds(delay) if delay else 0.0
     except ValueError as error:
         raise ValueError(f"--link: latency {error} (got {delay!r})") from None
     bits, payload = (8, 1.0) if match[3] == "B" else (1, link_fit.PAYLOAD / link_fit.FRAME)
@@ -99,7 +99,7 @@ class Prices:
     def _choose(self, text: str) -> algorithms.Chosen:
         name, _ = algorithms.parse(text)
         if name not in self._modules:
-            raise ValueError(f"--algorithm: unknown algorithm {name}; {values.nearest(name, self._modules)}")
+            raise ValueError(f"--algorithm: unknown algorithm {name}; {written_values.nearest(name, self._modules)}")
         return algorithms.choose(text, self._modules[name])
 
     def find_problem(self, collectives: tuple[Collective, ...]) -> str:

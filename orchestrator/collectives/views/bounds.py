@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ...model.frozen import dataclass
-from ...views.values import whole
+from ...views.json_values import whole
 from .experiment import Case, Link, Setting, factor
 
 #: A pair of ranks rarely fills a link alone. A collective is too fast only beyond this many times the rate of the fastest pair.

@@ -13,8 +13,8 @@ from ...model.events import CaseFacts, CollectiveWrong
 from ...model.frozen import dataclass, field
 from ...model.run import Run
 from ...views.gangs import gangs
+from ...views.json_values import listing, mapping, number, whole
 from ...views.progress import omitted_steps, relative_width
-from ...views.values import listing, mapping, number, whole
 from .directions import Direction
 
 

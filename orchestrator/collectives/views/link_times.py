@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...model.frozen import dataclass
-from ...views.values import number
+from ...views.json_values import number
 from .dependencies import Pattern
 from .experiment import Link, Setting
 from .gaps import Gaps

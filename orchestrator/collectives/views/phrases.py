@@ -9,8 +9,8 @@ from ...model import ratio, schedule
 from ...model.event import History
 from ...views import quantities
 from ...views.comparison import OVER
+from ...views.json_values import whole
 from ...views.statistics import DEFINITION, ENOUGH_FOR_P99
-from ...views.values import whole
 from .directions import MARGIN as DIRECTION
 from .directions import Direction, changes
 from .directions import slow as slow_directions

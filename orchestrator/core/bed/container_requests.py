@@ -13,7 +13,7 @@ from typing import Any
 
 from ...model import container
 from ...model.bed import BedSpec, ContainerSpec, NodeSpec, mac_address
-from ..spec import values
+from ..spec import written_values
 from . import gpu_devices
 from .engine_kind import Engine
 
@@ -210,19 +210,19 @@ def _limits(spec: ContainerSpec) -> dict[str, int | list[dict[str, str | int]]]:
     if spec.cpus:
         limits["NanoCpus"] = round(float(spec.cpus) * 1_000_000_000)
     if spec.memory:
-        limits |= {"Memory": values.size(spec.memory), "MemorySwap": values.size(spec.memory)}
+        limits |= {"Memory": written_values.size(spec.memory), "MemorySwap": written_values.size(spec.memory)}
     return limits
 
 
 def shm_bytes(spec: ContainerSpec) -> int:
     """The requested size; else the default, but no more than half of the container's memory."""
     if spec.shm_size:
-        return values.size(spec.shm_size)
+        return written_values.size(spec.shm_size)
     return _half(spec, SHM_WITH_GPUS if spec.gpu_devices else SHM)
 
 
 def _half(spec: ContainerSpec, usual: int) -> int:
-    return min(usual, values.size(spec.memory) // 2) if spec.memory else usual
+    return min(usual, written_values.size(spec.memory) // 2) if spec.memory else usual
 
 
 def _ulimits(spec: ContainerSpec) -> list[dict[str, str | int]]:

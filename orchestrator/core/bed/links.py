@@ -10,7 +10,7 @@ from typing import Any
 
 from ...model.bed import BedSpec, LinkSpec, PortSpec
 from ...model.requirements import Requirement
-from ..spec import values
+from ..spec import written_values
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)bit(?:/s|ps)?", re.IGNORECASE)
 _BYTES_PER_SECOND = re.compile(r"[\d.]+\s*[kmgt]?i?b?ps", re.IGNORECASE)
@@ -32,7 +32,7 @@ def parse(value: Any) -> LinkSpec:
     if not isinstance(value, Mapping):
         raise ValueError(f"must be a mapping of {', '.join(_READERS)}")
     if unknown := [str(key) for key in value if key not in _READERS]:
-        raise ValueError(f"unknown key {unknown[0]}; {values.nearest(unknown[0], _READERS)}")
+        raise ValueError(f"unknown key {unknown[0]}; {written_values.nearest(unknown[0], _READERS)}")
     if not value:
         raise ValueError("is empty; give a rate, such as {rate: 1gbit}")
     settings = {key: _read(key, setting) for key, setting in value.items()}
@@ -124,14 +124,14 @@ def _rate(setting: Any) -> int:
 
 
 def _burst(setting: Any) -> int:
-    size = values.size(str(setting))
+    size = written_values.size(str(setting))
     if not MIN_BURST <= size <= MAX_BURST:
         raise ValueError(f"must be from {MIN_BURST} bytes, a frame, to {MAX_BURST // 1024**2}m")
     return size
 
 
 def _delay(setting: Any) -> float:
-    delay = values.seconds(setting)
+    delay = written_values.seconds(setting)
     if delay > MAX_DELAY_S:
         raise ValueError(f"must be <= {MAX_DELAY_S:g}s")
     return delay
@@ -146,7 +146,7 @@ def _loss(setting: Any) -> float:
 
 
 def _groups(setting: Any) -> int:
-    return values.whole(setting, 1)
+    return written_values.whole(setting, 1)
 
 
 _READERS: Mapping[str, Callable[[Any], Any]] = {

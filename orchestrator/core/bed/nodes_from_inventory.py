@@ -17,7 +17,7 @@ from ...model.bed import BedSpec, ContainerSpec, Host, HostSpec, Inventory, Link
 from ...model.errors import UsageError
 from ...model.requirements import CPU_IMAGE, ENGINE_SOCKET
 from ..inventory import ssh_options, variables
-from ..spec import values
+from ..spec import written_values
 from . import departed, gpu_devices, links
 
 START_TIMEOUT_S = 60.0
@@ -172,7 +172,7 @@ def _link(host: Host) -> LinkSpec | None:
 
 
 def _format(name: str, value: Any) -> str:
-    return links.text(LinkSpec(**value)) if name == "link" and value else values.show(value)
+    return links.text(LinkSpec(**value)) if name == "link" and value else written_values.show(value)
 
 
 def _provider_problems(inventory: Inventory) -> Iterable[str]:

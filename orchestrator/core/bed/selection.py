@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from ...model.bed import BedSpec, BedStatus, Change, Diff
 from ...model.errors import UsageError
-from ..spec import values
+from ..spec import written_values
 
 #: The states of a node that has its host's place in the bed; one that starts may still fail.
 _USABLE = ("warm", "busy")
@@ -65,7 +65,7 @@ def _nearest(bed: BedSpec, name: str) -> str:
             return f"that is the address of {spec.name}: name the host"
     if ":" in wanted:
         return "put commas between names"
-    return values.nearest(wanted, host_names(bed))
+    return written_values.nearest(wanted, host_names(bed))
 
 
 def on_hosts(bed: BedSpec, names: Collection[str]) -> BedSpec:

@@ -21,8 +21,8 @@ from typing import Annotated, Any, Literal, TypedDict, TypeVar
 import msgspec
 
 from ...model.event import Event
-from ...model.events import CollectivePlan, units
-from ...model.events.units import RANKS, STEPS, TABLE
+from ...model.events import CollectivePlan, field_types
+from ...model.events.field_types import RANKS, STEPS, TABLE
 from ...model.payload import REGISTRY, hints
 from ...model.plan import Plan
 from ...model.trial import Trial
@@ -248,7 +248,7 @@ def _hint(hint: Any) -> Any:
 
 
 def _meta(limit: Any) -> Any:
-    if not isinstance(limit, units.Range):
+    if not isinstance(limit, field_types.Range):
         return limit
     limits: dict[str, Any] = {name: value for name, value in dataclasses.asdict(limit).items() if value is not None}
     return msgspec.Meta(**limits)

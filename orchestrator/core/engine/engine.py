@@ -18,7 +18,17 @@ from ...model.payload import Payload
 from ...model.plan import Plan, PlanNode
 from ...model.trial import Trial
 from ...views import standing
-from . import faults, gang, growth, host_choice, planned_stop, recovery, replacement, shutdown, standstill
+from . import (
+    faults,
+    gang_commands,
+    growth,
+    launcher_recovery,
+    planned_stop,
+    recovery,
+    replace_policy,
+    shutdown,
+    standstill,
+)
 from .state import Ending, FaultState, Node, Result, State, forged, note, reached, then
 
 Handler = Callable[[Trial, State, Event[Any]], Result]
@@ -35,7 +45,7 @@ def begin(trial: Trial, plan: Plan) -> Result:
         faults={fault.id: FaultState() for fault in trial.faults},
     )
     opening = (*faults.planned_notes(trial), shutdown.wall(trial, state))
-    return then((state, opening), lambda s: gang.prepare(trial, s))
+    return then((state, opening), lambda s: gang_commands.prepare(trial, s))
 
 
 def _node_at_begin(node: PlanNode) -> Node:
@@ -98,8 +108,8 @@ def _rank_exit(trial: Trial, state: State, event: Event[events.RankExit]) -> Res
     state = reached(state, [event.data.last_step])
     if not _current(state, event):
         return state, ()
-    if replacement.applies(state):
-        return replacement.on_exit(trial, state, event)
+    if launcher_recovery.applies(state):
+        return launcher_recovery.on_exit(trial, state, event)
     rank = event.data.rank
     if event.data.code != 0:
         state = replace(state, needs_stacks=state.needs_stacks or event.data.code == -signal.SIGABRT)
@@ -144,7 +154,7 @@ def _node_exit(trial: Trial, state: State, event: Event) -> Result:
     if known is None or event.source.incarnation not in (known.incarnation, None) or not known.alive:
         return state, ()
     state = recovery.with_loss(_with_node(state, name, replace(known, alive=False, reachable=False)), event)
-    expected = gang.kill_key(state, name) in state.awaited
+    expected = gang_commands.kill_key(state, name) in state.awaited
     return (state, ()) if expected else _lost(trial, state, event, name)
 
 
@@ -181,17 +191,17 @@ def _lost(trial: Trial, state: State, event: Event, name: str) -> Result:
     if state.ending:
         return shutdown.without(trial, state, name)
     if state.stage == "stop":
-        return _settle(trial, replace(state, awaited=state.awaited - {gang.stop_key(state, name)}))
-    if replacement.applies(state):
-        return replacement.on_loss(trial, state, event, name)
+        return _settle(trial, replace(state, awaited=state.awaited - {gang_commands.stop_key(state, name)}))
+    if launcher_recovery.applies(state):
+        return launcher_recovery.on_loss(trial, state, event, name)
     if state.stage == "wait":
         return state, ()
     return abnormal(trial, state, event) if name in state.slots else growth.on_loss(trial, state, name)
 
 
 def _stalled(trial: Trial, state: State, event: Event) -> Result:
-    if replacement.applies(state) and _current(state, event):
-        return replacement.on_stall(trial, state)
+    if launcher_recovery.applies(state) and _current(state, event):
+        return launcher_recovery.on_stall(trial, state)
     return abnormal(trial, state, event) if _current(state, event) else (state, ())
 
 
@@ -204,7 +214,7 @@ def abnormal(trial: Trial, state: State, event: Event) -> Result:
         return state, ()
     state = replace(faults.release_held(state), stage="stop", detector=event.f)
     is_dumped = event.kind is events.GangStalled or state.needs_stacks
-    return then(gang.stop(trial, state, dump=is_dumped), lambda s: _settle(trial, s))
+    return then(gang_commands.stop(trial, state, dump=is_dumped), lambda s: _settle(trial, s))
 
 
 def _settle(trial: Trial, state: State) -> Result:
@@ -215,10 +225,10 @@ def _settle(trial: Trial, state: State) -> Result:
 def _recover(trial: Trial, state: State) -> Result:
     if growth.is_due(state):
         return growth.grow(trial, state)
-    state = host_choice.with_lost_hosts(state)
+    state = replace_policy.with_lost_hosts(state)
     decision = recovery.decide(trial, state)
-    if decision.is_irreplaceable and host_choice.waits(trial, state):
-        return host_choice.wait(trial, state)
+    if decision.is_irreplaceable and replace_policy.waits(trial, state):
+        return replace_policy.wait(trial, state)
     return _conclude(trial, state, decision)
 
 
@@ -227,7 +237,7 @@ def _reconsider(trial: Trial, state: State) -> Result:
     decision = recovery.decide(trial, state) if state.stage == "wait" else None
     if decision is None:
         return state, ()
-    return host_choice.end_silent(trial, state) if decision.is_irreplaceable else _conclude(trial, state, decision)
+    return replace_policy.end_silent(trial, state) if decision.is_irreplaceable else _conclude(trial, state, decision)
 
 
 def _conclude(trial: Trial, state: State, decision: recovery.Decision) -> Result:
@@ -253,12 +263,12 @@ def _begin_next(trial: Trial, state: State, decision: recovery.Decision) -> Resu
     )  # fmt: skip
     decided = note(what, f"e{state.epoch + 1}/decided", epoch=state.epoch + 1)
     state = replace(
-        gang.next_epoch(state), stale=recovery.stale(trial, state), step_at_start=state.best_step,
+        gang_commands.next_epoch(state), stale=recovery.stale(trial, state), step_at_start=state.best_step,
         slots=decision.slots, spares=decision.spares, absent=decision.absent, restarts=state.restarts + 1,
-        stands_for=host_choice.stands_for(state, decision.chosen),
+        stands_for=replace_policy.stands_for(state, decision.chosen),
         chosen=state.chosen | frozenset(decision.chosen.values()),
     )  # fmt: skip
-    return then((state, (decided,)), lambda s: then(growth.wait(trial, s), lambda t: gang.prepare(trial, t)))
+    return then((state, (decided,)), lambda s: then(growth.wait(trial, s), lambda t: gang_commands.prepare(trial, t)))
 
 
 def _lost_of_gang(state: State) -> tuple[str, ...]:
@@ -274,15 +284,15 @@ def _prepared(trial: Trial, state: State, event: Event) -> Result:
         return shutdown.on_response(trial, state, event)
     if growth.is_awaited(state, event):
         return growth.on_response(trial, state, event)
-    if replacement.is_awaited(state, event):
-        return replacement.on_response(trial, state, event)
+    if launcher_recovery.is_awaited(state, event):
+        return launcher_recovery.on_response(trial, state, event)
     if state.stage != "prepare" or event.key not in state.awaited:
         return _applied_late(state, event), ()
     if event.type == "info":
         return _no_response(trial, state, event)
     if event.type == "fail":
         return _preparation_failed(trial, state, event)
-    return gang.on_prepared(trial, state, event)
+    return gang_commands.on_prepared(trial, state, event)
 
 
 def _applied_late(state: State, event: Event) -> State:
@@ -292,7 +302,7 @@ def _applied_late(state: State, event: Event) -> State:
         return state
     if event.command is events.NodeKill and state.nodes[name].silent:
         return _with_node(state, name, replace(state.nodes[name], alive=False))
-    return gang.with_applied_node(state, event) if event.kind is events.NodeApplyDone else state
+    return gang_commands.with_applied_node(state, event) if event.kind is events.NodeApplyDone else state
 
 
 def _no_response(trial: Trial, state: State, event: Event) -> Result:
@@ -304,7 +314,7 @@ def _no_response(trial: Trial, state: State, event: Event) -> Result:
 
 def _preparation_failed(trial: Trial, state: State, event: Event) -> Result:
     if event.command is events.NodeKill and event.node not in state.slots:
-        return gang.on_prepared(trial, state, event)
+        return gang_commands.on_prepared(trial, state, event)
     if event.command in (events.NodeApply, events.NodeKill):
         return abnormal(trial, recovery.with_unrestartable(state, event), event)
     reason = f"{event.f} on {event.node} failed: {event.data.reason or event.type}"
@@ -357,13 +367,13 @@ def _timer(trial: Trial, state: State, event: Event) -> Result:
     if key == shutdown.wall_key(state) and not state.ending:
         reason = f"not finished after {trial.liveness.wall_s:g} s (liveness.wall_s); the stacks of all ranks are in their logs"
         return shutdown.close(trial, state, Ending(outcome="failed", reason=reason, kind="finding"), dump=True)
-    if key == host_choice.timer_key(state) and state.stage == "wait":
+    if key == replace_policy.timer_key(state) and state.stage == "wait":
         return _conclude(trial, state, recovery.decide(trial, state, waited_s=trial.recovery.replace_wait_s or 0.0))
     if key.startswith("grow/"):
         return growth.fired(trial, state, event)
     if key.startswith("f/") and not state.ending:
         return faults.fired(trial, state, event)
-    if key == gang.settle_key(state) and state.stage == "stop":
+    if key == gang_commands.settle_key(state) and state.stage == "stop":
         return _settled_by_time(trial, state)
     return state, ()
 
@@ -372,9 +382,9 @@ def _settled_by_time(trial: Trial, state: State) -> Result:
     """Give up the nodes without a heartbeat. The others are awaited until they are lost or their command exceeds its deadline."""
     for name in state.slots:
         node = state.nodes[name]
-        if gang.stop_key(state, name) in state.awaited and (node.suspect or not node.usable):
+        if gang_commands.stop_key(state, name) in state.awaited and (node.suspect or not node.usable):
             state = _with_node(state, name, replace(node, reachable=False))
-            state = replace(state, awaited=state.awaited - {gang.stop_key(state, name)})
+            state = replace(state, awaited=state.awaited - {gang_commands.stop_key(state, name)})
     return _settle(trial, state)
 
 
@@ -413,7 +423,7 @@ _HANDLERS: dict[type[Payload], Handler] = {
     events.NodeSilent: _node_silent,
     events.NodeSuspect: _node_suspect,
     events.NodeHeard: _node_heard,
-    events.HostsDrained: host_choice.on_drained,
+    events.HostsDrained: replace_policy.on_drained,
     events.GangQuiet: standstill.on_quiet,
     events.GangInspect: standstill.on_inspected,
     events.GangStalled: _stalled,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ...model import events
 from ...model.event import Command, Event
 from ...model.trial import Trial
-from . import faults, gang, recovery
+from . import faults, gang_commands, recovery
 from .state import Result, State, note, then, timer
 
 #: The first part of the keys of timers and orders.
@@ -43,7 +43,7 @@ def on_response(trial: Trial, state: State, event: Event) -> Result:
     name = str(event.node)
     state = replace(state, returning=state.returning - {name})
     if event.kind is events.NodeApplyDone:
-        return gang.with_applied_node(state, event), ()
+        return gang_commands.with_applied_node(state, event), ()
     if event.type != "ok":
         return recovery.with_unrestartable(state, event), ()
     dead = replace(state.nodes[name], alive=False, reachable=False)
@@ -71,7 +71,7 @@ def on_checkpoint(trial: Trial, state: State, event: Event[events.CheckpointComm
         return state, ()
     growing = note(events.RecoveryGrowing(joining=usable(state)), f"e{state.epoch}/growing", epoch=state.epoch)
     state = replace(faults.release_held(state), stage="stop", is_growing=True)
-    return then((state, (growing,)), lambda s: gang.stop(trial, s))
+    return then((state, (growing,)), lambda s: gang_commands.stop(trial, s))
 
 
 def is_due(state: State) -> bool:
@@ -85,8 +85,8 @@ def grow(trial: Trial, state: State) -> Result:
     slots = (*state.slots, *joined)
     what = events.RecoveryGrown(joined=joined, slots=slots, best_step=state.best_step)
     decided = note(what, f"e{state.epoch + 1}/grown", epoch=state.epoch + 1)
-    state = replace(gang.next_epoch(state), step_at_start=state.best_step, slots=slots, absent=absent)
-    return then((state, (decided,)), lambda s: then(wait(trial, s), lambda t: gang.prepare(trial, t)))
+    state = replace(gang_commands.next_epoch(state), step_at_start=state.best_step, slots=slots, absent=absent)
+    return then((state, (decided,)), lambda s: then(wait(trial, s), lambda t: gang_commands.prepare(trial, t)))
 
 
 def _startable(state: State) -> tuple[str, ...]:
@@ -95,7 +95,7 @@ def _startable(state: State) -> tuple[str, ...]:
 
 
 def _order(state: State, name: str) -> Command:
-    order = gang.kill_node(state, name) if state.nodes[name].alive else gang.apply_node(state, name)
+    order = gang_commands.kill_node(state, name) if state.nodes[name].alive else gang_commands.apply_node(state, name)
     return replace(order, key=f"{_timer_key(state)}/{name}")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from ...model.events import GangQuiet
 from ...model.frozen import dataclass, field, replace
 from ...model.trial import SCRIPT_STALLED_S, Liveness
-from ...views import values
+from ...views import json_values
 
 #: The interval at which the loop checks; if it is later than twice this time, the controller itself was late.
 CHECK_INTERVAL_S = 0.25
@@ -193,4 +193,4 @@ def stalled(pace: Pace, now: float, limits: Liveness) -> float | None:
 
 
 def _floor(pace: Pace, limits: Liveness) -> float:
-    return limits.step_factor * values.median(pace.per_step) if pace.per_step else 0.0
+    return limits.step_factor * json_values.median(pace.per_step) if pace.per_step else 0.0

@@ -9,7 +9,7 @@ from ...model.event import Event
 from ...model.events import NodeExit, NodeSilent, RankError, RankExit
 from ...model.frozen import dataclass, field, replace
 from ...model.trial import REPLACE, SHRINK, Trial
-from . import faults, host_choice
+from . import faults, replace_policy
 from .state import Ending, State
 
 #: This many recoveries in a row without a new step are a crash loop.
@@ -107,7 +107,7 @@ def _irreplaceable(trial: Trial, state: State, name: str, slots: Sequence[str], 
     why = f": {state.unrestartable[name]}" if name in state.unrestartable else ""
     if REPLACE in state.plan.policy:
         after = f" after {waited_s:g} s" if waited_s else ""
-        why = f": no other host has room{after}: {host_choice.describe(host_choice.refusals(state, name, slots))}"
+        why = f": no other host has room{after}: {replace_policy.describe(replace_policy.refusals(state, name, slots))}"
     return f"no policy of {list(state.plan.policy)} can replace {name}{why}{used}"
 
 
@@ -229,7 +229,7 @@ def choose_replacement(
             return policy, spare
         if policy == "restart" and may_restart and is_reachable:
             return policy, name
-        if policy == REPLACE and (new := host_choice.choose(state, name, slots)):
+        if policy == REPLACE and (new := replace_policy.choose(state, name, slots)):
             return policy, new
         if policy == SHRINK and may_shrink:
             return policy, ""

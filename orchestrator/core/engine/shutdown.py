@@ -23,7 +23,7 @@ from ...model.events import (
 )
 from ...model.provider import GATHER_S, count_waves
 from ...model.trial import Trial
-from . import faults, gang, host_choice
+from . import faults, gang_commands, replace_policy
 from .state import Commands, Ending, Node, Result, State, note, then, timer
 
 #: How long a node may take to end its ranks that was silent, and whose heartbeat has not returned.
@@ -58,12 +58,12 @@ def _apply_response(state: State, event: Event) -> Result:
         return _reachable(state, name, good), ()
     if event.command is NodeKill and good:
         state = _dead(state, name)
-        if host_choice.is_replacement(state, name):
+        if replace_policy.is_replacement(state, name):
             return state, ()
         order = _apply(state, name)
         return replace(state, awaited=state.awaited | {order.key}), (order,)
     if event.kind is NodeApplyDone:
-        return gang.with_applied_node(state, event), ()
+        return gang_commands.with_applied_node(state, event), ()
     if event.command in (NodeKill, NodeApply):
         return _unrestored(state, name, event.data.reason or "no response"), ()
     return state, ()
@@ -118,7 +118,7 @@ def _restore(trial: Trial, state: State) -> Result:
 def _missing(state: State) -> list[str]:
     tried = state.ending.restored if state.ending else frozenset()
     missing = (name for name, node in state.nodes.items() if not node.usable and name not in tried)
-    return [name for name in missing if not host_choice.is_replacement(state, name)]
+    return [name for name in missing if not replace_policy.is_replacement(state, name)]
 
 
 def _replacements(state: State) -> list[str]:
@@ -127,12 +127,12 @@ def _replacements(state: State) -> list[str]:
         return []
     ordered = (name for name, node in state.nodes.items() if node.incarnation or name in state.chosen)
     started = (name for name in ordered if name not in state.ending.restored)
-    return [name for name in started if host_choice.is_replacement(state, name)]
+    return [name for name in started if replace_policy.is_replacement(state, name)]
 
 
 def _restoring(state: State, name: str) -> Command:
     """A replacement ends in whichever incarnation: healing its fault may have started it again."""
-    if host_choice.is_replacement(state, name):
+    if replace_policy.is_replacement(state, name):
         return replace(_kill(state, name), incarnation=None)
     return _kill(state, name) if state.nodes[name].alive else _apply(state, name)
 
@@ -163,16 +163,16 @@ def _wait(trial: Trial, state: State, commands: Commands, keys: frozenset[str] =
 
 
 def _stop(state: State, name: str, what: str, *, dump: bool = False) -> Command:
-    response_s = SILENT_S if state.nodes[name].silent and state.nodes[name].suspect else gang.RESPONSE_S
-    return gang.stop_command(state, name, _key(state, what, name), dump=dump, response_s=response_s)
+    response_s = SILENT_S if state.nodes[name].silent and state.nodes[name].suspect else gang_commands.RESPONSE_S
+    return gang_commands.stop_command(state, name, _key(state, what, name), dump=dump, response_s=response_s)
 
 
 def _apply(state: State, name: str) -> Command:
-    return _patient(state, replace(gang.apply_node(state, name), key=_key(state, "apply", name)))
+    return _patient(state, replace(gang_commands.apply_node(state, name), key=_key(state, "apply", name)))
 
 
 def _kill(state: State, name: str) -> Command:
-    return _patient(state, replace(gang.kill_node(state, name), key=_key(state, "kill", name)))
+    return _patient(state, replace(gang_commands.kill_node(state, name), key=_key(state, "kill", name)))
 
 
 def _patient(state: State, order: Command) -> Command:
@@ -195,7 +195,7 @@ def _unrestored(state: State, name: str, reason: str) -> State:
     ending = state.ending or Ending(outcome="failed")
     if state.bed_ended:
         return state
-    what = "ended" if host_choice.is_replacement(state, name) else "started again"
+    what = "ended" if replace_policy.is_replacement(state, name) else "started again"
     return replace(state, ending=_with_bed_problem(ending, f"{name} could not be {what}: {reason}"))
 
 
@@ -241,10 +241,10 @@ def resumed(trial: Trial, state: State, event: Event[RunResumed]) -> Result:
     result: Result = state, (wall(trial, state),)
     if state.stage != "suspended":
         return result
-    state = _with_observed_nodes(gang.next_epoch(state), event.data.nodes or {})
+    state = _with_observed_nodes(gang_commands.next_epoch(state), event.data.nodes or {})
     state = replace(state, ending=None, step_at_start=state.best_step, hopeless="", unfit=False, bed_ended="")
     state = replace(state, unresponsive=frozenset())
-    return then((state, result[1]), lambda s: gang.prepare(trial, s))
+    return then((state, result[1]), lambda s: gang_commands.prepare(trial, s))
 
 
 def _with_observed_nodes(state: State, observed: Mapping[str, NodeFacts]) -> State:

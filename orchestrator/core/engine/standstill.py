@@ -15,7 +15,7 @@ from ...model.events import CommandFailed, GangBusy, GangInspectDone, GangJoinin
 from ...model.trial import Trial
 from ...views import standing
 from ...views.standing import rank_names, verb
-from . import faults, gang
+from . import faults, gang_commands
 from .state import Inspection, Result, State, note
 
 #: A rank that uses more CPU seconds, or moves more bytes, within a second is at work.
@@ -33,7 +33,9 @@ def on_quiet(trial: Trial, state: State, event: Event[GangQuiet]) -> Result:
     if event.data.is_joining:
         return _on_unjoined(trial, replace(state, inspections=count), event.data)
     names = [name for name in dict.fromkeys(state.slots) if state.usable(name)]
-    orders = tuple(gang.inspect_command(state, name, count, stacks=bool(event.data.is_strict)) for name in names)
+    orders = tuple(
+        gang_commands.inspect_command(state, name, count, stacks=bool(event.data.is_strict)) for name in names
+    )
     inspection = Inspection(quiet=event.data, awaited=frozenset(order.key for order in orders))
     return replace(state, inspections=count, inspection=inspection), orders
 

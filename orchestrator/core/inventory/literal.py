@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..spec import values
+from ..spec import written_values
 
 #: Letters and digits of any script; no space, quote, bracket, dollar, backslash, percent sign or control character.
 _COMPONENT = re.compile(r"[\w.+@=,-]{1,255}")
@@ -116,7 +116,7 @@ def program(value: Any) -> str:
 
 
 def port(value: Any) -> int:
-    number = values.whole(value, 1)
+    number = written_values.whole(value, 1)
     if number > 65535:
         raise ValueError("must be <= 65535")
     return number

@@ -8,7 +8,7 @@ from typing import Any
 from ...model.bed import Host, Inventory
 from ...model.errors import UsageError
 from ...model.frozen import dataclass, field
-from ..spec import source_positions, values
+from ..spec import source_positions, written_values
 from . import literal, variables
 
 _SECTIONS = ("hosts", "children", "vars")
@@ -23,7 +23,7 @@ def parse(text: str, path: str) -> Inventory:
     reader = _Reader(document=document)
     if not isinstance(document.content, dict):
         raise UsageError(
-            f"{document.position()}: must be a mapping with the group `all` (got {values.show(document.content)})"
+            f"{document.position()}: must be a mapping with the group `all` (got {written_values.show(document.content)})"
         )
     for name in document.content:
         reader.group((name,), depth=0 if name == "all" else 1, chain=())
@@ -106,7 +106,7 @@ class _Reader:
         known = variables.KNOWN.get(name)
         if known is None:
             names = [variables.PREFIX + name for name in variables.KNOWN]
-            self.add_problem(path, f"unknown variable; {values.nearest(key, names)}")
+            self.add_problem(path, f"unknown variable; {written_values.nearest(key, names)}")
             return raw
         return self._convert(path, known.read, raw)
 
@@ -115,7 +115,7 @@ class _Reader:
         try:
             return read(self._literal(raw))
         except ValueError as error:
-            self.add_problem(path, f"{what}{error} (got {values.show(raw)})")
+            self.add_problem(path, f"{what}{error} (got {written_values.show(raw)})")
             return raw
 
     def _literal(self, raw: Any) -> Any:
@@ -126,7 +126,7 @@ class _Reader:
     def _unknown_sections(self, where: tuple[str, ...], body: Mapping[str, Any]) -> None:
         for key in body:
             if key not in _SECTIONS:
-                text = f"a group has hosts, children and vars; {values.nearest(key, _SECTIONS)}"
+                text = f"a group has hosts, children and vars; {written_values.nearest(key, _SECTIONS)}"
                 self.add_problem((*where, key), text)
 
     def _names(self, where: tuple[str, ...], body: Any) -> Iterator[str]:
@@ -139,7 +139,7 @@ class _Reader:
     def _is_mapping(self, where: tuple[str, ...], body: Any) -> bool:
         if isinstance(body, dict):
             return True
-        self.add_problem(where, f"must be a mapping (got {values.show(body)})")
+        self.add_problem(where, f"must be a mapping (got {written_values.show(body)})")
         return False
 
     def _content_at(self, where: tuple[str, ...]) -> Any:
@@ -156,5 +156,5 @@ class _Reader:
 
 
 def _dotted(where: tuple[str | int, ...]) -> str:
-    parts = [values.printable(str(part)) for part in where]
+    parts = [written_values.printable(str(part)) for part in where]
     return ".".join(parts[1:] if parts[:1] == ["all"] and len(parts) > 1 else parts)

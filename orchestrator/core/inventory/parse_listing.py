@@ -9,7 +9,7 @@ from ...model import vaulted
 from ...model.bed import Host, Inventory
 from ...model.errors import UsageError
 from ...model.frozen import dataclass, field
-from ..spec import values
+from ..spec import written_values
 from . import literal, ssh_options, variable_positions, variables
 
 #: Variables with which ccbed connects to a host. All other variables of Ansible are dropped, passwords in particular.
@@ -125,9 +125,11 @@ class _Reader:
         try:
             literal.host_name(name)
         except ValueError as error:
-            position = variable_positions.Position(file=self.files.path, line=0, text=values.printable(where))
+            position = variable_positions.Position(file=self.files.path, line=0, text=written_values.printable(where))
             self.problems.append(
-                _Problem(position=position, host=name, key="", text=f"its name {error} (got {values.show(name)})")
+                _Problem(
+                    position=position, host=name, key="", text=f"its name {error} (got {written_values.show(name)})"
+                )
             )
 
     def _value(self, host: str, key: str, raw: Any, position: variable_positions.Position) -> Any:
@@ -137,7 +139,7 @@ class _Reader:
             value = self._resolve(host, raw)
             return _read(key, value)
         except ValueError as error:
-            quoted = "a value of the vault" if is_secret else values.show(value)
+            quoted = "a value of the vault" if is_secret else written_values.show(value)
             suffix = "" if isinstance(error, _NotAboutValueError) else f" (got {quoted})"
             self.problems.append(_Problem(position=position, host=host, key=key, text=f"{error}{suffix}"))
             return raw
@@ -189,7 +191,7 @@ def _read(key: str, value: Any) -> Any:
     known = variables.KNOWN.get(key.removeprefix(variables.PREFIX))
     if known is None:
         names = [variables.PREFIX + name for name in variables.KNOWN]
-        raise _NotAboutValueError(f"unknown variable; {values.nearest(key, names)}")
+        raise _NotAboutValueError(f"unknown variable; {written_values.nearest(key, names)}")
     word = _WORDS.get(value.lower()) if isinstance(value, str) else None
     return known.read(value if word is None else word)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ..spec import values
+from ..spec import written_values
 from . import literal
 
 #: The variables that hold them, in the order in which Ansible passes them to ssh: the first value of an option applies.
@@ -84,7 +84,7 @@ def _check(options: Options) -> None:
                 if name in _READERS and value != "none":
                     _READERS[name](value)
             except ValueError as error:
-                raise ValueError(f"{name} of ssh {error} (got {values.show(value)})") from None
+                raise ValueError(f"{name} of ssh {error} (got {written_values.show(value)})") from None
 
 
 def _parse_words(arguments: Iterable[str]) -> Iterator[tuple[str, str, str]]:

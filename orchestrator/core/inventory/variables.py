@@ -14,7 +14,7 @@ from ...model import codec
 from ...model.act import SAFETY_ORDER
 from ...model.frozen import dataclass
 from ..bed import links
-from ..spec import values
+from ..spec import written_values
 from . import literal
 
 PREFIX = "ccbed_"
@@ -50,11 +50,11 @@ def _provider(value: Any) -> str:
         raise ValueError(f"{products.NAMES[value]} are not installed")
     if value in PROVIDERS:
         return str(value)
-    raise ValueError(f"unknown provider; {values.nearest(str(value), PROVIDERS)}")
+    raise ValueError(f"unknown provider; {written_values.nearest(str(value), PROVIDERS)}")
 
 
 def _count(value: Any) -> int:
-    number = values.whole(value)
+    number = written_values.whole(value)
     if number > MAX_COUNT:
         raise ValueError(f"must be <= {MAX_COUNT}")
     return number
@@ -89,7 +89,7 @@ def _environment(value: Any) -> dict[str, str]:
 
 
 def _start_timeout(value: Any) -> float:
-    limit = values.seconds(value)
+    limit = written_values.seconds(value)
     if not 1.0 <= limit <= MAX_START_TIMEOUT_S:
         raise ValueError(f"must be a time from 1s to {MAX_START_TIMEOUT_S / 60:.0f}m")
     return limit
@@ -125,7 +125,7 @@ def _cpus(value: Any) -> str:
 
 
 def _size(value: Any) -> str:
-    values.size(str(value))
+    written_values.size(str(value))
     return str(value)
 
 
@@ -141,7 +141,7 @@ def _mounts(value: Any) -> tuple[str, ...]:
         source, _, rest = mount.partition(":")
         target, _, mode = rest.partition(":")
         if not (source.startswith("/") and target.startswith("/") and mode in ("", "ro", "rw")):
-            raise ValueError(f"{values.show(mount)}: must be /source:/target or /source:/target:ro")
+            raise ValueError(f"{written_values.show(mount)}: must be /source:/target or /source:/target:ro")
         for path in (source, target):
             literal.absolute_path(path)
     return mounts

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...model.plugin import Catalogue
 from ...model.trial import PHASES, SAVE_PHASES, FaultPlan, Trigger, World
-from . import source_positions, trial_draft, values
+from . import source_positions, trial_draft, written_values
 
 #: Phases of a gang's life that belong to no step.
 LIFE_PHASES = ("rendezvous", "init", "restore", "shutdown")
@@ -103,7 +103,10 @@ def _fault(
     plugin = catalogue.faults.get(name)
     if plugin is None:
         draft.add_problem(
-            (*where, name), f"unknown fault; {values.nearest(name, catalogue.faults)}", name, hint="ccbed list faults"
+            (*where, name),
+            f"unknown fault; {written_values.nearest(name, catalogue.faults)}",
+            name,
+            hint="ccbed list faults",
         )
         return None
     body = {} if body is None else body
@@ -131,7 +134,7 @@ def _node(section: trial_draft.Section, world: World) -> int | str | None:
     if isinstance(setting, str) and _NODE_NAME.fullmatch(setting):
         return setting
     try:
-        number = values.whole(setting)
+        number = written_values.whole(setting)
     except ValueError as error:
         section.add_problem("node", f"{error}, or a node's name such as n2")
         return None
@@ -200,7 +203,7 @@ def _numbers(section: trial_draft.Section) -> dict[str, int]:
         if section.get(name) is None:
             continue
         try:
-            numbers[name] = values.whole(section.get(name), minimum)
+            numbers[name] = written_values.whole(section.get(name), minimum)
         except ValueError as error:
             section.add_problem(name, str(error))
     return numbers
@@ -224,7 +227,7 @@ def _after(section: trial_draft.Section, points: _TriggerPoints) -> float | None
     if section.get("after") is None:
         return None
     try:
-        return values.seconds(section.get("after"))
+        return written_values.seconds(section.get("after"))
     except ValueError as error:
         of_saves = f", after-save=2+3, {', '.join(SAVE_PHASES)}" if points.is_watched else ""
         section.add_problem("after", f"{error}, or a point: step=20{of_saves}")
@@ -236,7 +239,7 @@ def _phase(section: trial_draft.Section, points: _TriggerPoints) -> str:
     valid = (*own, *points.life_phases) if own else tuple(phase for phase in PHASES if phase not in SAVE_PHASES)
     phase = section.get("phase", own[0] if own else "allreduce")
     if phase not in PHASES:
-        section.add_problem("phase", f"unknown phase; {values.nearest(str(phase), PHASES)}")
+        section.add_problem("phase", f"unknown phase; {written_values.nearest(str(phase), PHASES)}")
     elif phase not in valid:
         known = ", ".join(valid)
         section.draft.add_problem(
@@ -248,7 +251,7 @@ def _phase(section: trial_draft.Section, points: _TriggerPoints) -> str:
 def _on(section: trial_draft.Section) -> str | None:
     on = section.get("on")
     if on is not None and on not in ON_EVENTS:
-        section.add_problem("on", f"unknown event; {values.nearest(str(on), ON_EVENTS)}")
+        section.add_problem("on", f"unknown event; {written_values.nearest(str(on), ON_EVENTS)}")
     return None if on is None else str(on)
 
 

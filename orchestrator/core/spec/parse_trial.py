@@ -28,7 +28,7 @@ from ...model.trial import (
     Trial,
     World,
 )
-from . import parse_faults, source_positions, trial_draft, values
+from . import parse_faults, source_positions, trial_draft, written_values
 
 _KEYS = (
     "trial",
@@ -159,7 +159,7 @@ def _params(
     plugin = catalogue.workloads.get(name) if isinstance(name, str) else None
     if plugin is None:
         problem = "is missing" if name is None else "unknown workload"
-        hint = values.nearest(str(name), catalogue.workloads)
+        hint = written_values.nearest(str(name), catalogue.workloads)
         draft.add_problem(
             ("workload",), f"{problem}; {hint}", ... if name is None else name, hint="ccbed list workloads"
         )
@@ -169,7 +169,7 @@ def _params(
         ("params",), plugin.module.Params, draft.section("params"), f"parameter of {name}"
     )
     _check_algorithms(draft, arguments, catalogue)
-    if not values.has_required(plugin.module.Params, arguments):
+    if not written_values.has_required(plugin.module.Params, arguments):
         return None, None
     params = draft.construct(("params",), plugin.module.Params, arguments)
     for problem in _workload_problems(plugin.module, params) if params is not None else ():
@@ -260,9 +260,9 @@ def _recovery(draft: trial_draft.Draft, *, has_launcher: bool) -> Recovery:
         draft.add_problem(("recovery", "policy"), "theirs needs a launcher that recovers: --launcher torchrun", THEIRS)
     limits: dict[str, Any] = {}
     for key, field, convert in (
-        ("max_restarts", "max_restarts", values.whole),
-        ("grow_after", "grow_after_s", values.seconds),
-        ("replace_wait", "replace_wait_s", values.seconds),
+        ("max_restarts", "max_restarts", written_values.whole),
+        ("grow_after", "grow_after_s", written_values.seconds),
+        ("replace_wait", "replace_wait_s", written_values.seconds),
     ):
         try:
             limits |= {field: convert(body[key])} if body.get(key) is not None else {}
@@ -280,7 +280,7 @@ def _policy(draft: trial_draft.Draft, setting: Any) -> tuple[str, ...]:
     policy = tuple(str(name).strip() for name in names)
     for name in policy:
         if name not in known:
-            draft.add_problem(where, f"unknown policy; {values.nearest(name, known)}", name)
+            draft.add_problem(where, f"unknown policy; {written_values.nearest(name, known)}", name)
     if not policy or (len(policy) > 1 and {"auto", "none", THEIRS} & set(policy)) or len(set(policy)) < len(policy):
         draft.add_problem(
             where,
@@ -317,14 +317,17 @@ def _check(draft: trial_draft.Draft, where: source_positions.Path, item: Any, ca
     plugin = catalogue.checkers.get(name)
     if plugin is None:
         draft.add_problem(
-            where, f"unknown check; {values.nearest(name, catalogue.checkers)}", name, hint="ccbed list checkers"
+            where,
+            f"unknown check; {written_values.nearest(name, catalogue.checkers)}",
+            name,
+            hint="ccbed list checkers",
         )
         return None
     body = _arguments(plugin.module.Params, argument)
     if body is None:
         draft.add_problem(where, f"{name} takes no argument", argument)
         return None
-    arguments, problems = values.convert_fields(plugin.module.Params, f"argument of {name}", body)
+    arguments, problems = written_values.convert_fields(plugin.module.Params, f"argument of {name}", body)
     for field, text in problems:
         draft.add_problem(where, f"{name}: {field}: {text}")
     if not problems:
@@ -355,7 +358,7 @@ def not_acceptable(name: str) -> str:
     """Why a trial cannot accept that this part is lost."""
     if name == NOTHING:
         return f"{NOTHING} stands alone: it demands every part"
-    return f"unknown part; {values.nearest(name, (*ACCEPTABLE, NOTHING))}"
+    return f"unknown part; {written_values.nearest(name, (*ACCEPTABLE, NOTHING))}"
 
 
 def accepted_parts(setting: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -395,7 +398,7 @@ def _liveness(draft: trial_draft.Draft) -> Liveness:
 def _seed(draft: trial_draft.Draft) -> int:
     setting = draft.content.get("seed", Trial.__dataclass_fields__["seed"].default)
     try:
-        seed = values.whole(setting)
+        seed = written_values.whole(setting)
         if seed >= 2**63:
             raise ValueError("must be below 2**63")
     except ValueError as error:

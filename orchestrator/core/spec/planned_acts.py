@@ -12,7 +12,7 @@ from ...model.act import SAFETY_ORDER, Act, HostFacts, Safety, Target, objection
 from ...model.bed import NODE_FIELD, BedSpec, HostSpec, Machine, NodeSpec
 from ...model.plugin import Catalogue
 from ...model.trial import SCRIPT, FaultPlan, Trial
-from . import values
+from . import written_values
 
 #: Beds whose nodes are processes: no fault of a trial can harm a host, whatever its class.
 EMULATED = ("process",)
@@ -46,7 +46,7 @@ def plan_acts(
     problems: list[str] = []
     for fault in trial.faults:
         if isinstance(fault.node, str) and fault.node not in nodes:
-            hint = values.nearest(fault.node, nodes)
+            hint = written_values.nearest(fault.node, nodes)
             problems.append(f"fault {fault.id} ({fault.fault}): unknown node {fault.node}; {hint}")
             continue
         targets = (fault.node,) if isinstance(fault.node, str) else tuple(nodes)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...model.errors import UsageError
 from ...model.frozen import dataclass, field
-from . import source_positions, values
+from . import source_positions, written_values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Draft:
     def add_problem(self, where: source_positions.Path, text: str, got: Any = ..., *, hint: str = "") -> None:
         """Record a mistake. ``hint``: what to do next, where the trial's ``--help`` does not explain it."""
         self.hints += [hint] if hint else []
-        suffix = "" if got is ... else f" (got {values.show(got)})"
+        suffix = "" if got is ... else f" (got {written_values.show(got)})"
         self.problems.append((self._order(where), f"{self._label(where)}: {text}{suffix}"))
 
     def section(self, key: str) -> dict[str, Any]:
@@ -53,20 +53,20 @@ class Draft:
         names = tuple(known)
         for key in body:
             if key not in names:
-                self.add_problem((*where, key), f"unknown {what}; {values.nearest(key, names)}")
+                self.add_problem((*where, key), f"unknown {what}; {written_values.nearest(key, names)}")
 
     def convert_arguments(
         self, where: source_positions.Path, cls: type, body: Mapping[str, Any], what: str
     ) -> dict[str, Any]:
         """The converted arguments for the dataclass ``cls``; problems are recorded."""
-        arguments, problems = values.convert_fields(cls, what, body)
+        arguments, problems = written_values.convert_fields(cls, what, body)
         for name, text in problems:
             self.add_problem((*where, name), text)
         return arguments
 
     def construct(self, where: source_positions.Path, cls: type, arguments: Mapping[str, Any]) -> Any:
         """``cls(**arguments)``; None when the class rejects the values, which is recorded."""
-        instance, problem = values.construct(cls, arguments)
+        instance, problem = written_values.construct(cls, arguments)
         if problem:
             self.add_plugin_problem(where, problem, arguments)
         return instance
@@ -124,7 +124,7 @@ def apply_overrides(document: source_positions.Document, overrides: Iterable[Ove
     if not isinstance(document.content, dict):
         raise UsageError(
             f"{document.position()}: must be a mapping with `trial` and `workload`"
-            f" (got {values.show(document.content)})"
+            f" (got {written_values.show(document.content)})"
         )
     draft = Draft(document=document, content=copy.deepcopy(document.content))
     for override in overrides:

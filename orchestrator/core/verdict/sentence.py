@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ... import views
 from ...model.trial import Trial
 from ...model.verdict import Verdict
-from ..spec.values import count as count  # noqa: PLC0414 - reports say it, too
+from ..spec.written_values import count as count  # noqa: PLC0414 - reports say it, too
 from . import rungs
 
 #: Workloads whose steps have another name.

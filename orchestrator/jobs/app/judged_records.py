@@ -16,7 +16,7 @@ from ...model.frozen import dataclass, replace
 from ...model.run import Run
 from ...model.trial import CheckSpec, Trial
 from ...model.verdict import Verdict
-from ...store import files, paths
+from ...store import paths, recorded_files
 from ...views import training
 
 #: The checks that need no history of a bed.
@@ -61,7 +61,7 @@ def judge_records(session: Session, request: JudgeRequest) -> Judged:
     accepted, unknown = parse_trial.accepted_parts(accept or ("none" if require == "exact" else "rng"))
     if unknown:
         raise UsageError(f"--accept: {parse_trial.not_acceptable(unknown[0])} (got {unknown[0]})")
-    records = files.WatchDirectory(directory)
+    records = recorded_files.WatchDirectory(directory)
     trial = Trial(name=directory.name, workload="script", accept=accepted)
     job = Run(directory=str(directory), trial=trial, history=History(()), files=records)
     try:

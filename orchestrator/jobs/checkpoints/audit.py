@@ -11,7 +11,7 @@ from pathlib import Path
 from ...model.errors import UsageError
 from ...model.frozen import dataclass, field
 from ...views.training import file_names
-from . import dcp, part_files, pickled
+from . import dcp_directories, part_files, pickled
 from .part_files import PartFile
 
 #: Directories below the one that is named, and entries in all of them.
@@ -327,19 +327,19 @@ def _read_dcp(made: Checkpoint, place: Path, files: Sequence[Path], whole: bool)
     made.files = (*made.files, *(PartFile(path=path, form="DCP", size=_stat(path).st_size) for path in shards))
     made.size = sum(part.size for part in made.files)
     prefix = "" if place == made.place else f"{place.name}/"
-    if not (place / dcp.METADATA).is_file() and (own := sorted(place.glob("*.metadata"))):
+    if not (place / dcp_directories.METADATA).is_file() and (own := sorted(place.glob("*.metadata"))):
         made.doubts.append(f"{prefix}{own[0].name} is the metadata of one rank, saved with use_collectives=False")
         return
-    if not (place / dcp.METADATA).is_file():
+    if not (place / dcp_directories.METADATA).is_file():
         made.problems.append(f"{prefix}{file_names.without_metadata(len(shards))}")
         return
     try:
-        pieces = dcp.pieces(place)
+        pieces = dcp_directories.pieces(place)
         with pickled.reading():
-            made.problems += [f"{prefix}{problem}" for problem in dcp.problems(place, pieces, whole=whole)]
-            steps = {} if made.problems else dcp.steps(place, pieces)
+            made.problems += [f"{prefix}{problem}" for problem in dcp_directories.problems(place, pieces, whole=whole)]
+            steps = {} if made.problems else dcp_directories.steps(place, pieces)
     except pickled.DamagedError as error:
-        made.problems.append(f"{prefix}{dcp.METADATA}: {error}")
+        made.problems.append(f"{prefix}{dcp_directories.METADATA}: {error}")
         return
     except pickled.UnreadError as error:
         made.doubts.append(f"{prefix.rstrip('/') or 'the directory'}: {error}")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...model.frozen import dataclass, field
-from . import pickled, torch_files
+from . import pickled, saved_files
 from .pickled import DamagedError
 
 #: What a job calls the number of its steps, and of its epochs, at the top of a saved dict.
@@ -131,7 +131,7 @@ def _torch(path: Path, size: int, whole: bool) -> PartFile:
     with path.open("rb") as stream:
         head = stream.read(16)
     if head[:2] == b"PK" or (head[:1] == b"\x80" and _LEGACY in head):
-        file = torch_files.TorchFile(path, whole=whole)
+        file = saved_files.TorchFile(path, whole=whole)
         says, updates, world = _claims(file)
         form = f"torch.save, {len(file.storages)} tensors"
         return PartFile(path=path, form=form, size=size, says=says, updates=updates, world=world, digest=file.digest)
@@ -146,7 +146,7 @@ def _torch(path: Path, size: int, whole: bool) -> PartFile:
     return PartFile(path=path, form="", size=size, unknown="its form is not known")
 
 
-def _claims(file: torch_files.TorchFile) -> tuple[dict[str, float], tuple[float, ...], int | None]:
+def _claims(file: saved_files.TorchFile) -> tuple[dict[str, float], tuple[float, ...], int | None]:
     says, world = {}, None
     if isinstance(file.value, dict):
         numbers = {
@@ -159,7 +159,7 @@ def _claims(file: torch_files.TorchFile) -> tuple[dict[str, float], tuple[float,
     return says, tuple(count for count in made if count is not None), world
 
 
-def _updates(file: torch_files.TorchFile, node: dict[Any, Any]) -> float | None:
+def _updates(file: saved_files.TorchFile, node: dict[Any, Any]) -> float | None:
     """Return how many updates an optimizer has made whose state dict this is; None if it is none, or does not count."""
     states, groups = node.get("state"), node.get("param_groups")
     if not isinstance(states, dict) or not isinstance(groups, list):
@@ -206,5 +206,5 @@ def read_safetensors(path: Path) -> Mapping[str, Mapping[str, Any]]:
         raise DamagedError(f"it is cut: its tensors end at byte {8 + length + at:,}, the file at {size:,}")
     if 8 + length + at < size:
         raise DamagedError(f"it has {size - 8 - length - at:,} bytes behind its last tensor")
-    torch_files.check_last_pages(path, [(8 + length + start, 8 + length + end) for start, end in places])
+    saved_files.check_last_pages(path, [(8 + length + start, 8 + length + end) for start, end in places])
     return tensors

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from .checkpoints import *
-from .collectives import *
+from .checkpoint_events import *
+from .collective_events import *
 from .commands import *
 from .commands import FaultAct, FaultHeal, NodeApply, NodeKill
-from .faults import *
-from .gang import *
-from .gang import GangStalled
+from .fault_events import *
+from .gang_events import *
+from .gang_events import GangStalled
 from .nodes import *
 from .nodes import NodeExit, NodeSilent
 from .ranks import *
 from .ranks import RankExit
-from .run import *
+from .run_events import *
 
 #: Observations from which recovery may start. The outcome of our own injection is not among them.
 DETECTORS = (NodeExit, RankExit, NodeSilent, GangStalled)

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 from ..act import Act
 from ..payload import REGISTRY, EventType, Payload, Record, null, payload, record
-from .checkpoints import CheckpointFacts, SkippedCheckpoint
+from .checkpoint_events import CheckpointFacts, SkippedCheckpoint
+from .field_types import Attempt, Count, Port, Rank, Ranks, Seconds, Step, Whole
 from .ranks import FilePrefix
-from .units import Attempt, Count, Port, Rank, Ranks, Seconds, Step, Whole
 
 
 @record

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..payload import Payload, Record, null, nullable, payload, record
-from .units import Count, Figure, Rank, Ranks, Seconds, Step, Whole
+from .field_types import Count, Figure, Rank, Ranks, Seconds, Step, Whole
 
 
 @payload("rank.start", writer="rank")

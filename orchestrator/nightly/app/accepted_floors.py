@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ...app import audited
 from ...app.requests import argument, baselines_directory, option, runs_directory
 from ...app.session import Session
-from ...core.spec import values
+from ...core.spec import written_values
 from ...model.errors import UsageError
 from ...model.frozen import dataclass
 from ...store import index, paths
@@ -184,7 +184,7 @@ def _spare(floor: Floor, worst: float) -> float:
 
 def _share(text: str) -> float:
     try:
-        return values.share(text)
+        return written_values.share(text)
     except ValueError as error:
         raise UsageError(f"--margin: {error} (got {text!r})") from None
 

@@ -104,10 +104,10 @@ def _history(runs: Index, night: Night) -> History:
 
 def _workdir(session: Session, night: Night) -> Path | None:
     """That of the bed; None if the bed is no longer known."""
-    from ...store import beds
+    from ...store import bed_files
 
     try:
-        bed = beds.read(session.state, night.bed)
+        bed = bed_files.read(session.state, night.bed)
     except CcbedError:
         return None
     return Path(bed.workdir) if bed else None

@@ -21,7 +21,7 @@ from ...core.bed import selection
 from ...core.spec import redact
 from ...model.bed import BedSpec
 from ...model.errors import CcbedError, Interrupted, UsageError
-from ...store import beds as store
+from ...store import bed_files as store
 from ...store import bundle
 from .. import baselines, night_files, notify, runner, selector
 from ..culprits import hook

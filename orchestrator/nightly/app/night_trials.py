@@ -17,7 +17,7 @@ from ...app import audited, bed_job, places, trials
 from ...app import beds as bed_inputs
 from ...app import run as run_trial
 from ...app.session import Session
-from ...core.spec import parse_trial, plan, redact, slots, trial_draft
+from ...core.spec import parse_trial, planning, redact, slots, trial_draft
 from ...model import errors
 from ...model.bed import BedSpec, NodeStatus
 from ...model.events import RunEnd
@@ -25,7 +25,7 @@ from ...model.frozen import dataclass, field
 from ...model.launch import Result
 from ...model.plan import Placement
 from ...model.trial import Trial
-from ...store import beds, bundle, paths, secrets
+from ...store import bed_files, bundle, paths, secrets
 from .. import bundle_records, night_files, parse_suite, selector, sweeps
 from ..baselines import Baseline
 from ..runner import Attempt
@@ -82,7 +82,7 @@ class NightTrials:
                 self.bed, self.past.get(cell.name, selector.NEVER).duration_s or 0.0, "the cell"
             )
             provider = self.session.provider(self._bed)
-            plan.plan(
+            planning.plan(
                 trial, self._bed, provider.observe(self._bed, memory=False), self.session.catalogue, run="(plan)", payload="",
                 capabilities={node.host: provider.capabilities(node.host) for node in self._bed.all_nodes},
                 data_dir=self._bed.data_dir, placement=self._placement(trial),
@@ -204,7 +204,7 @@ class NightTrials:
         """The night does not bring up a bed that a person has taken down, nor one whose job was cancelled or has had its time."""
         if self._job_end:
             return self._job_end
-        if beds.read(self.session.state, self.bed.name) is None:
+        if bed_files.read(self.session.state, self.bed.name) is None:
             return f"bed {self.bed.name} was taken down during the night (ccbed down)"
         if len(bed_inputs.drained_nodes(self.bed)) == len(self.bed.nodes):
             return f"every host of bed {self.bed.name} was set aside during the night (ccbed set-aside)"
@@ -244,11 +244,11 @@ class NightTrials:
     @property
     def _wanted(self) -> BedSpec:
         """The whole bed: that of the night lacks drained hosts."""
-        return beds.read(self.session.state, self.bed.name) or self.bed
+        return bed_files.read(self.session.state, self.bed.name) or self.bed
 
     def close_open_run(self) -> None:
         """Close the night's run that is still open on the bed, if its process is dead."""
-        open_run = beds.open_run(Path(self.bed.workdir))
+        open_run = bed_files.open_run(Path(self.bed.workdir))
         if open_run and not open_run.driver and Path(open_run.directory).parent == (self.directory / RUNS).resolve():
             self._heal()
 

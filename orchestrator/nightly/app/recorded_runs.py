@@ -12,7 +12,7 @@ from ...app import places
 from ...app.places import short_path
 from ...app.requests import argument, option, runs_directory
 from ...app.session import Session
-from ...core.spec import values
+from ...core.spec import written_values
 from ...model.errors import EXIT_UNKNOWN, CcbedError, UsageError
 from ...model.frozen import dataclass, replace
 
@@ -148,7 +148,7 @@ def _unknown(runs: Index, request: TrendRequest) -> UnknownTrendError:
     metrics = {metric for trial, metric in known if name not in trials or trial == name}
     recorded = runs.trend(name) or runs.trend(None, name)
     if not recorded:
-        near = values.nearest(name, trials | metrics)
+        near = written_values.nearest(name, trials | metrics)
         return UnknownTrendError(f"{name}: no trial and no metric of recorded nights; {near}")
     nodes, beds = _nodes(recorded), {trend.bed for trend in recorded}
     for kind, text, names in (
@@ -157,7 +157,9 @@ def _unknown(runs: Index, request: TrendRequest) -> UnknownTrendError:
         ("bed", request.bed, beds),
     ):
         if text and not any(recorded_name == text or recorded_name.endswith(f" {text}") for recorded_name in names):
-            return UnknownTrendError(f"{name}: no {kind} {text} in recorded nights; {values.nearest(text, names)}")
+            return UnknownTrendError(
+                f"{name}: no {kind} {text} in recorded nights; {written_values.nearest(text, names)}"
+            )
     return UnknownTrendError(
         f"{name}: no recorded night matches --metric, --since, --node and --bed together",
         hint="ccbed runs lists the nights",

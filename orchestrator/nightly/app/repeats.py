@@ -30,7 +30,7 @@ from ...model.frozen import dataclass, field, replace
 from ...model.launch import Result
 from ...model.trial import Trial
 from ...run import judging
-from ...store import beds, bundle, paths
+from ...store import bed_files, bundle, paths
 from .. import bundle_records, distribution, night_files, runner, selector
 from .. import row_states as night_rows
 from ..suite import RUNS, Cell, Night, Row, Suite
@@ -237,9 +237,9 @@ def resumed(directory: Path, bed: BedSpec, trial: Trial, count: int | None) -> N
         problems = [f"{directory}: this command line makes another trial than the runs that are there"]
     if problems:
         raise UsageError(*problems, hint=f"its command: {night.command}")
-    open_run = beds.open_run(Path(bed.workdir))
+    open_run = bed_files.open_run(Path(bed.workdir))
     if open_run and (open_run.driver or Path(open_run.directory).parent != directory / RUNS):
-        raise beds.busy(Path(bed.workdir), driven=bool(open_run.driver))
+        raise bed_files.busy(Path(bed.workdir), driven=bool(open_run.driver))
     return night
 
 

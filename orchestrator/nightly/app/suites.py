@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...app import trials
 from ...app.session import Session
-from ...core.spec import source_positions, values
+from ...core.spec import source_positions, written_values
 from ...model.bed import BedSpec
 from ...model.errors import UsageError
 from ...store import paths, shipped
@@ -45,7 +45,7 @@ def as_asked(suite: Suite, request: NightRequest) -> Suite:
     budget_s = suite.budget_s
     if request.budget:
         try:
-            budget_s = values.seconds(request.budget)
+            budget_s = written_values.seconds(request.budget)
         except ValueError as error:
             raise UsageError(f"--budget: {error} (got {request.budget})", hint="--budget 30m") from None
     return replace(suite, cells=cells, budget_s=budget_s)
@@ -57,7 +57,10 @@ def _require_cells(suite: Suite, patterns: Sequence[str]) -> None:
     if unknown:
         known = ", ".join(names)
         raise UsageError(
-            *(f"--only: suite {suite.name} has no cell {name}; {values.nearest(name, names)}" for name in unknown),
+            *(
+                f"--only: suite {suite.name} has no cell {name}; {written_values.nearest(name, names)}"
+                for name in unknown
+            ),
             hint=f"its cells: {known}",
         )
 
@@ -75,7 +78,7 @@ def _path(name: str) -> Path:
     if path.suffix in _SUFFIXES:
         return path
     raise UsageError(
-        f"no suite {name}; {values.nearest(name, shipped_suites)}", hint="ccbed list suites, or give FILE.yml"
+        f"no suite {name}; {written_values.nearest(name, shipped_suites)}", hint="ccbed list suites, or give FILE.yml"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...app.places import short_path
-from ...cli.render import summary
+from ...cli.render import summary_lines
 from ...cli.render.terminal import Terminal
 from ...model import codec
 from ..app import repeats
@@ -40,7 +40,7 @@ def _document(repeated: repeats.Repeated) -> object:
     error = repeated.error
     failure = {"error": {"problems": list(error.problems), "next": error.hint}} if error else {}
     return {
-        "runs": [summary.document(result) for result in repeated.results],
+        "runs": [summary_lines.document(result) for result in repeated.results],
         "exit": repeated.code,
         **failure,
         "directory": str(repeated.directory),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...model import manifest as manifests
-from ...model.events.checkpoints import CheckpointFacts, SkippedCheckpoint
+from ...model.events.checkpoint_events import CheckpointFacts, SkippedCheckpoint
 from ...model.events.commands import CheckpointScanDone
 from ...system import plain_files
 

@@ -362,7 +362,7 @@ def run_rank(
     forks.redirect_output(Path(gang.out) / f"rank-{rank}.log")
     os.umask(gang.umask)
     _import_from(gang.payload)
-    main = importlib.import_module("orchestrator.rank.runtime.main")
+    main = importlib.import_module("orchestrator.rank.runtime.rank_main")
     return int(
         main.main(
             gang,

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...model import codec
 from ...model.events.commands import CommandFailed
-from ...model.events.run import CommandRefused
+from ...model.events.run_events import CommandRefused
 from ...model.payload import Payload
 from . import inbox
 from .event_log import EventLog

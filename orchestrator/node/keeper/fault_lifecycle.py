@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...model.event import Command
-from ...model.events import faults
+from ...model.events import fault_events
 from ...model.events.commands import CommandFailed, FaultAct, FaultActDone, FaultHeal, FaultHealDone
 from ...model.payload import Payload
 from ...system import host_facts
@@ -84,7 +84,7 @@ class FaultLifecycle:
         self._rejected.discard((lease.node, lease.id))
         self._leases.arm(lease)
         self._start_timer(lease)
-        self._note(lease, faults.LeaseArmed(key=lease.key, lease_s=lease.act.lease_s, holder=self._holder))
+        self._note(lease, fault_events.LeaseArmed(key=lease.key, lease_s=lease.act.lease_s, holder=self._holder))
         self._begin_injection(lease)
 
         def acted(kind: str, payload: Payload) -> None:
@@ -147,7 +147,7 @@ class FaultLifecycle:
         it would not be seen to return. None: it may be injected."""
         act = lease.act
         held, evidence = yield from primitive_runner.observe_once(act.verify, node, VERIFY_S)
-        self._note(lease, faults.FaultBefore(id=lease.id, evidence=evidence, held=held))
+        self._note(lease, fault_events.FaultBefore(id=lease.id, evidence=evidence, held=held))
         if not self._is_in_force(lease):
             return CommandFailed(reason=OVERTAKEN)
         if held is not False:
@@ -179,7 +179,7 @@ class FaultLifecycle:
             lambda problems: self._is_in_force(lease) and not problems, proofs=act.verify,
         )  # fmt: skip
         if OVERTAKEN not in problems:
-            self._note(lease, faults.FaultInjected(id=lease.id, evidence=evidence, began=began))
+            self._note(lease, fault_events.FaultInjected(id=lease.id, evidence=evidence, began=began))
         is_verified = not problems
         if late and not problems:
             limit_s = max(VERIFY_S, began + act.limit_s - time.monotonic())
@@ -191,7 +191,7 @@ class FaultLifecycle:
             reason = problems[0] if problems else "not verified"
             return "fail", CommandFailed(reason=reason, verified=False, evidence=evidence)
         lasts = self._watch(lease, node)
-        self._note(lease, faults.FaultVerified(id=lease.id, evidence=evidence, lasts=lasts))
+        self._note(lease, fault_events.FaultVerified(id=lease.id, evidence=evidence, lasts=lasts))
         return "ok", FaultActDone(verified=True, evidence=evidence)
 
     def _watch(self, lease: Lease, node: Node) -> bool | None:
@@ -216,7 +216,7 @@ class FaultLifecycle:
         evidence, problems = yield from primitive_runner.perform_all(
             self._loop, primitives, node, act.limit_s, lambda problems: True
         )
-        self._note(lease, faults.FaultHealed(id=lease.id, evidence=evidence))
+        self._note(lease, fault_events.FaultHealed(id=lease.id, evidence=evidence))
         is_verified, evidence = True, {"undo": "nothing"}  # recovery replaces what such a fault breaks
         if (act.heal or act.verify_heal) and not is_rejected:
             limit_s = max(VERIFY_S, until - time.monotonic())
@@ -226,7 +226,7 @@ class FaultLifecycle:
         if not is_verified:
             reason = problems[0] if problems else "undoing not verified"
             return "fail", CommandFailed(reason=reason, verified=False, evidence=evidence)
-        self._note(lease, faults.HealVerified(id=lease.id, evidence=evidence))
+        self._note(lease, fault_events.HealVerified(id=lease.id, evidence=evidence))
         return "ok", FaultHealDone(verified=True, evidence=evidence)
 
     def _start_timer(self, lease: Lease) -> None:
@@ -242,7 +242,7 @@ class FaultLifecycle:
             return
         self._cancel_timer(lease)
         try:
-            self._note(lease, faults.LeaseOver(key=lease.key))
+            self._note(lease, fault_events.LeaseOver(key=lease.key))
         finally:
             dropped = self._drop_then([lease], lambda kind, payload: None)
             self._add(lease, self._heal(lease), dropped)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ...model.act import ENDING_SIGNALS, Act, Primitive
-from ...model.events.faults import FaultLasted
+from ...model.events.fault_events import FaultLasted
 from ..oslayer import namespaces, processes
 from ..oslayer.event_loop import Loop, Steps, Timer
 from ..oslayer.processes import Process

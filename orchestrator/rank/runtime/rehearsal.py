@@ -29,7 +29,7 @@ from ...model import codec
 from ...model import gang as gang_model
 from ..checkpoint import single_file, tensor_digest
 from ..reference_models import classifier
-from . import context, interpreter, main, recorder
+from . import context, interpreter, rank_main, recorder
 
 #: Its stubs export neither the store nor what a process group does.
 dist: Any = torch.distributed
@@ -81,9 +81,9 @@ def _begin(directory: str) -> None:
     store = dist.TCPStore(LOOPBACK, 0, 1, True, wait_for_workers=False)
     order = json.dumps(codec.plain(_gang(directory, store.port)))
     gang = codec.build(gang_model.GangSpec, json.loads(order))
-    main.set_environment(gang, 0, "", "")
+    rank_main.set_environment(gang, 0, "", "")
     notes = recorder.Notes(f"{directory}/events.jsonl", node="", incarnation="", rank=0, epoch=gang.epoch)
-    main.reseed(gang, 0)
+    rank_main.reseed(gang, 0)
     rank = context.RankContext(gang, 0, params=None, notes=notes, release_fd=-1)
     rank.connect()
     try:

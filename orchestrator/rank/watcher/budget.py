@@ -10,7 +10,7 @@ import statistics
 from collections import deque
 from collections.abc import Collection
 
-from . import ranges, record
+from . import record, thinned_steps
 
 #: The part of a step's time, on CPUs of its CPU time, that the watcher takes by its own account. Reached: 2 %; a quarter
 #: of that remains for what it does not measure, such as the calls of its hooks.
@@ -120,7 +120,7 @@ class Budget:
         self._next *= 4
         state_s = self._cost_s("state") or self._cost_s("full")
         moment_s = self._cost_s("batch") + self._cost_s("generators")
-        least = ranges.interval(n + int(self.offset)) // KEPT or 1
+        least = thinned_steps.interval(n + int(self.offset)) // KEPT or 1
         self.moments_every = _interval(moment_s, SHARE * statistics.median(self._elapsed), least)
         spare_s = SHARE * step_s - each_s - moment_s / self.moments_every - self._debt_s() / (self._next - n)
         self.every = self._fixed or _interval(state_s, max(spare_s, LEAST * SHARE * step_s), least)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from . import ranges
+from . import thinned_steps
 
 #: 2 once it has ranges.
 FORMAT = 1
@@ -40,7 +40,7 @@ def _encoder() -> Any:
 _encode = _encoder()
 
 
-def text_of(fields: ranges.Fields) -> bytes:
+def text_of(fields: thinned_steps.Fields) -> bytes:
     """The text of a line, without its sum."""
     return "".join(_encode(fields, 0)).encode(errors="replace")
 
@@ -65,17 +65,17 @@ class Recorder:
         self.off: set[str] = set()
         self._unknown: set[tuple[str, str]] = set()
         self._lock = threading.RLock()
-        self._waiting: list[tuple[str, bytes, ranges.Fields]] = []
+        self._waiting: list[tuple[str, bytes, thinned_steps.Fields]] = []
         self._is_writing = False
         self._sum = 0
         #: The lines that may be replaced by ranges; None after an error.
-        self._tail: ranges.Tail | None = ranges.Tail(os.fstat(self._fd).st_size)
+        self._tail: thinned_steps.Tail | None = thinned_steps.Tail(os.fstat(self._fd).st_size)
 
     def line(self, kind: str, **fields: Any) -> None:
         """Append one line, as ``write`` does."""
         self.write(kind, fields)
 
-    def write(self, kind: str, fields: ranges.Fields) -> None:
+    def write(self, kind: str, fields: thinned_steps.Fields) -> None:
         """Append one line; fields that are None stay, because null means something.
 
         ``sum``: CRC-32 of the line and all before it, so that a line that was changed or left out shows.
@@ -84,7 +84,7 @@ class Recorder:
             return
         self.append(kind, text_of({"k": kind, "t": time.monotonic(), **fields}), fields)
 
-    def append(self, kind: str, text: bytes, fields: ranges.Fields) -> None:
+    def append(self, kind: str, text: bytes, fields: thinned_steps.Fields) -> None:
         """Append the text of a line, which is without its sum."""
         with self._lock:
             self._waiting.append((kind, text, fields))
@@ -145,7 +145,7 @@ class Draft:
     def __init__(self) -> None:
         self.pid, self.notified_at = os.getpid(), 0.0
         self.off: set[str] = set()
-        self.calls: list[tuple[str, tuple[Any, ...], ranges.Fields]] = []
+        self.calls: list[tuple[str, tuple[Any, ...], thinned_steps.Fields]] = []
 
     def __getattr__(self, name: str) -> Any:
         return lambda *values, **fields: self.calls.append((name, tuple(map(_own, values)), fields))
@@ -195,7 +195,7 @@ def line(kind: str, **fields: Any) -> None:
     write(kind, fields)
 
 
-def write(kind: str, fields: ranges.Fields) -> None:
+def write(kind: str, fields: thinned_steps.Fields) -> None:
     """Append a line with these fields, which are not copied."""
     if _recorder is not None:
         _recorder.write(kind, fields)
@@ -297,7 +297,7 @@ def report(where: str, error: BaseException) -> None:
         pass
 
 
-def _process(via: str) -> ranges.Fields:
+def _process(via: str) -> thinned_steps.Fields:
     """The fields of the first line."""
 
     def number(name: str, default: int) -> int:

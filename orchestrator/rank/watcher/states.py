@@ -15,7 +15,7 @@ from typing import Any
 
 from . import digest, importlib_bootstrap, kept_tensors, owner, record, sharding, steps, tensor_names
 from .budget import budget
-from .checkpoints import contents, fused_names, random_states, save_moments, tensor_parts
+from .checkpoints import fused_names, generator_states, save_moments, saved_contents, tensor_parts
 from .measures import batches, time_split
 
 #: After every so many steps it is asked whether lines of old ones are to be replaced.
@@ -132,7 +132,7 @@ class States:
         )  # fmt: skip
         buffers_saved = tuple(name for name, _ in saved_buffers(known.modules))
         self._has_buffers = bool(buffers_saved)
-        contents.owner.set(describe_owner(known, buffers_saved))
+        saved_contents.owner.set(describe_owner(known, buffers_saved))
 
     def _record(self, n: int, optimizer: Any, *, full: bool) -> None:
         known = self.owner
@@ -167,7 +167,7 @@ class States:
         return {"weights": weights, "numel": numel, "sums": self.owner.sums()}
 
     def _rest(self, known: owner.Owner) -> dict[str, Any]:
-        for name in filter(sys.modules.__contains__, random_states.UNREAD):
+        for name in filter(sys.modules.__contains__, generator_states.UNREAD):
             record.unknown("RNG", f"of {name}: its state is not read, and cannot be put back", is_sure=False)
         return {
             "buffers": buffers(known.modules),
@@ -235,7 +235,7 @@ def _digest_of_module(module: Any) -> str | None:
 def generators() -> dict[str, str]:
     """A fingerprint of each random generator."""
     kinds = {"cuda": "torch"}
-    return {name: _generator(name, kinds.get(name, name), state) for name, state in random_states.read().items()}
+    return {name: _generator(name, kinds.get(name, name), state) for name, state in generator_states.read().items()}
 
 
 #: Generator -> its last state and fingerprint: scripts draw from few of them.
@@ -247,7 +247,7 @@ def _generator(name: str, kind: str, state: Any) -> str:
     comparable = (state[1].tobytes(), state[2:]) if kind == "numpy" else state
     if kind != "torch" and name in _known and _known[name][0] == comparable:
         return _known[name][1]
-    value = random_states.fingerprint(kind, state)
+    value = generator_states.fingerprint(kind, state)
     if kind == "torch":
         return _equivalent.get(value, value)
     _known[name] = (comparable, value)
@@ -326,13 +326,13 @@ def begin() -> None:
     states.saves = save_moments.SaveMoments()
 
 
-def describe_owner(known: owner.Owner, buffers: tuple[str, ...]) -> contents.Owner:
+def describe_owner(known: owner.Owner, buffers: tuple[str, ...]) -> saved_contents.Owner:
     """Names, addresses and shapes of the owner's parameters. ``buffers``: names of those that are saved with the model."""
     held_by = {id(parameter): held for parameter, held in known.parameters()}
     pointers = tuple(int(digest.local(parameter).data_ptr()) for parameter, held in known.parameters() for _ in held)
     reference = weakref.ref(known)
     counted = {name for name, part in known.parts.items() if sharding.counts(part, known.shards, known.rank)}
-    return contents.Owner(
+    return saved_contents.Owner(
         parameters=tuple(known.parts),
         buffers=buffers,
         pointers=pointers,

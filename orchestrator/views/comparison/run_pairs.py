@@ -11,7 +11,7 @@ from ...model import ratio
 from ...model.frozen import dataclass, replace
 from ...model.run import Run
 from .. import overview, statistics, training
-from ..values import flat, mapping
+from ..json_values import flat, mapping
 
 if TYPE_CHECKING:
     from ..statistics import Floats

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from ...model import watch
 from ...model.frozen import dataclass
-from .. import values
+from .. import json_values
 from .attempts import Attempt, Process
 from .resumption import Lineage
 
@@ -56,7 +56,10 @@ def checkpoint_cost(lines: Lineage) -> CheckpointCost | None:
         return None
     share = sum(step.checkpoint_s or 0.0 for steps in known for step in steps.full.values()) / elapsed
     return CheckpointCost(
-        saves=len(stalls), stall_s=values.median(stalls), interval_s=values.median(gaps), share=min(1.0, share)
+        saves=len(stalls),
+        stall_s=json_values.median(stalls),
+        interval_s=json_values.median(gaps),
+        share=min(1.0, share),
     )
 
 
@@ -90,12 +93,12 @@ def step_time(lines: Lineage) -> StepTime | None:
 
     timed = [ddp[-1].comm_s for process in processes if (ddp := process.file.of(watch.Ddp))]
     return StepTime(
-        step_s=values.median(taken),
+        step_s=json_values.median(taken),
         data=part("data_s"),
         compute=part("compute_s"),
         communication=part("comm_s"),
         checkpoint=part("checkpoint_s"),
-        ddp_s=values.median(ddp_s) if (ddp_s := [value for value in timed if value is not None]) else None,
+        ddp_s=json_values.median(ddp_s) if (ddp_s := [value for value in timed if value is not None]) else None,
     )
 
 

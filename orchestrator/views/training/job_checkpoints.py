@@ -10,7 +10,7 @@ from ...model import watch
 from ...model.event import History
 from ...model.events import FaultInjected
 from ...model.frozen import dataclass, replace
-from ..values import mapping
+from ..json_values import mapping
 from .attempts import Attempt, Process, add, merged
 
 

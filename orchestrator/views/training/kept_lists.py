@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...model import watch
-from .. import values
+from .. import json_values
 
 KEPT, AGAIN = "kept ", "again"
 #: By how much more than the weights they may differ, where sums in another order changed these.
@@ -58,4 +58,4 @@ def is_near(value: str, known: Iterable[str], rounding: float | None) -> bool | 
 def distance(first: Sequence[int], second: Sequence[int]) -> float | None:
     """The median of the differences of sums."""
     pairs = [*zip(first, second, strict=True)] if len(first) == len(second) else []
-    return values.median([abs(a - b) for a, b in pairs]) if pairs else None
+    return json_values.median([abs(a - b) for a, b in pairs]) if pairs else None

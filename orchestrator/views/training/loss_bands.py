@@ -15,7 +15,7 @@ from ...model.events import RunBegin
 from ...model.frozen import dataclass
 from ...model.run import Run
 from ...model.verdict import Outcome
-from ..values import number
+from ..json_values import number
 from .compared_systems import job_of
 from .job_steps import kept_steps, watched
 

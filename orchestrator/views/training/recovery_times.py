@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ...model.frozen import dataclass
 from ...model.run import Run
-from ..clock import Clocks, clocks
+from ..event_order import Clocks, clocks
 from ..failovers import Failover
 from .attempts import Attempt
 from .job_checkpoints import Checkpoint, checkpoints

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...model import watch
 from ...model.frozen import dataclass, field
-from .. import values
+from .. import json_values
 from . import kept_lists
 from .attempts import Attempt, Process
 from .resumption import Lineage, Step
@@ -200,7 +200,7 @@ def share(base: Sequence[int], before: Sequence[int], after: Sequence[int]) -> f
         return None
     differences = (abs(first - second) for first, second in zip(before, after, strict=True))
     changes = (abs(first - second) for first, second in zip(base, before, strict=True))
-    return values.median(differences) / max(values.median(changes), 1.0)
+    return json_values.median(differences) / max(json_values.median(changes), 1.0)
 
 
 def _same_copies(before: watch.State | None, after: watch.State | None) -> bool | None:

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from ...model import events, watch
 from ...model.frozen import dataclass, field, replace
 from ...model.run import Run
-from ..clock import Clocks, clocks
+from ..event_order import Clocks, clocks
 from ..failovers import Failover, failovers, fault_start
-from ..faults import FaultTrace, traces
+from ..fault_stages import FaultTrace, traces
 from ..gangs import gangs
 from ..step_ranges import Steps
 

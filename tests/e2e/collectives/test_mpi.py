@@ -18,7 +18,7 @@ from orchestrator.model.trial import Recovery, Trial, World
 from orchestrator.providers.process import fabric_checks
 from orchestrator.rank.exchange import cases
 from orchestrator.rank.exchange.cases import REDUCING
-from orchestrator.store import beds
+from orchestrator.store import bed_files
 
 from .. import trials
 from ..conftest import ROOT, Bed, ccbed, with_damage
@@ -95,7 +95,7 @@ def isolated(tmp_path: Path) -> Iterator[Bed]:
     state = tmp_path / "state" / "ccbed"
     code, output = ccbed(state, "up", str(ROOT / "inventories/fabric.yml"))
     assert code == 0, output
-    spec = beds.read(state, "fabric")
+    spec = bed_files.read(state, "fabric")
     assert spec is not None
     yield Bed(state=state, runs=tmp_path / "runs", spec=spec, catalogue=plugins.discover(()))
     assert ccbed(state, "down", "fabric", "--force")[0] == 0

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from orchestrator.app.hosts import quarantine
-from orchestrator.cli.inputs.session import Session
+from orchestrator.cli.inputs.terminal_session import Session
 from orchestrator.cli.render import terminal
 from orchestrator.nightly import night_files
 from orchestrator.nightly.app import night_trials

@@ -17,7 +17,7 @@ from orchestrator.model.run import Run, StepRecord
 from orchestrator.model.trial import Trial, World
 from orchestrator.model.verdict import Verdict
 from orchestrator.store import bundle
-from orchestrator.store.files import CHUNK_FORMAT
+from orchestrator.store.recorded_files import CHUNK_FORMAT
 
 from .. import run_builder, simulated
 

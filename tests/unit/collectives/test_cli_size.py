@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from orchestrator.cli import main
-from orchestrator.cli.inputs.session import Session
+from orchestrator.cli.inputs.terminal_session import Session
 from orchestrator.cli.render import terminal
 
 from ..golden import same_as_golden

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.collectives import views as collectives
 from orchestrator.collectives.rank import algorithm_choice, expected_cost
 from orchestrator.core.verdict import judge
-from orchestrator.core.verdict import metrics as core_metrics
+from orchestrator.core.verdict import run_metrics as core_metrics
 from orchestrator.model.run import Run, StepRecord
 from orchestrator.model.trial import CheckSpec
 from orchestrator.rank.exchange import cases

@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 
 from orchestrator.app import ended
-from orchestrator.cli.inputs.session import Session
-from orchestrator.cli.render import summary, terminal
+from orchestrator.cli.inputs.terminal_session import Session
+from orchestrator.cli.render import summary_lines, terminal
 from orchestrator.collectives import sections
 from orchestrator.collectives import views as collectives
 from orchestrator.collectives.page import measured_charts, nccl, sheet
 from orchestrator.collectives.plugins.reports import collectives as report
 from orchestrator.collectives.plugins.reports import plots
 from orchestrator.collectives.views import case_table, fastest, phrases, samples
-from orchestrator.core.verdict import metrics as core_metrics
+from orchestrator.core.verdict import run_metrics as core_metrics
 from orchestrator.model.event import Event, History
 from orchestrator.model.run import Run
 from orchestrator.reports import html
@@ -93,11 +93,11 @@ def test_a_report_that_broke_is_said_and_changes_no_exit_code(tmp_path: Path) ->
     out = io.StringIO()
     session = Session(state=tmp_path, terminal=terminal.Terminal(out=out, err=io.StringIO()))
     result = ended.saved(directory)
-    assert summary.show(session, result) == result.code
+    assert summary_lines.show(session, result) == result.code
     assert "html could not be written" in out.getvalue()
     assert "report/html-failed.txt" in out.getvalue()
     out.truncate(0)
-    assert summary.show(session, result, as_json=True) == result.code
+    assert summary_lines.show(session, result, as_json=True) == result.code
     assert json.loads(out.getvalue().strip("\0"))["reports_failed"] == ["html"]
 
 

@@ -19,7 +19,7 @@ from orchestrator.collectives.page import measured_charts
 from orchestrator.collectives.views import fastest, finding_text, samples
 from orchestrator.model.ratio import Interval
 from orchestrator.model.run import StepRecord
-from orchestrator.store import files
+from orchestrator.store import recorded_files
 from orchestrator.views import statistics
 
 from .. import simulated
@@ -314,8 +314,8 @@ def test_a_run_that_measured_nothing_yet_has_a_table_all_the_same() -> None:
 
 def test_the_record_of_the_arrays_is_that_of_the_files() -> None:
     dtype = np.dtype(samples.RECORD)
-    assert dtype.itemsize == struct.calcsize(files.CHUNK_FORMAT)
-    assert dtype.names == files.CHUNK_FIELDS
+    assert dtype.itemsize == struct.calcsize(recorded_files.CHUNK_FORMAT)
+    assert dtype.names == recorded_files.CHUNK_FIELDS
 
 
 def test_chunk_files_are_read_as_whole_records(tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def test_chunk_files_are_read_as_whole_records(tmp_path: Path) -> None:
     place = collective_runs.write(run, tmp_path / "one")
     blob = place / "nodes" / "n1" / "i1-e0" / "chunks-r1.bin"
     blob.write_bytes(blob.read_bytes() + b"torn")
-    remote = files.BundleFiles(place, {})
+    remote = recorded_files.BundleFiles(place, {})
     plan = collectives.setting(run)
     assert plan is not None
     assert (samples.records(remote, plan) == samples.records(run.files, plan)).all()
@@ -331,7 +331,7 @@ def test_chunk_files_are_read_as_whole_records(tmp_path: Path) -> None:
 
 def test_a_grid_leaves_out_a_trial_whose_transfers_are_not_those_of_the_others() -> None:
     run = collective_runs.run([small()])
-    size = struct.calcsize(files.CHUNK_FORMAT)
+    size = struct.calcsize(recorded_files.CHUNK_FORMAT)
     blocks = [(n, r, e, blob[:-size] if r == 3 else blob) for n, r, e, blob in run.files.chunk_blocks()]
     setting = collectives.setting(run)
     assert setting is not None

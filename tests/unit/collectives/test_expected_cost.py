@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.collectives.rank import algorithm_choice, expected_cost, link_fit
-from orchestrator.core.engine import engine, gang
+from orchestrator.core.engine import engine, gang_commands
 from orchestrator.model.bed import LinkSpec
 from orchestrator.model.gang import GangSpec
 from orchestrator.model.plan import Plan
@@ -123,7 +123,7 @@ def gang_spec(plan: Plan, *slots: str) -> GangSpec:
     """The spec that the first slot receives when these nodes are the gang."""
     trial = test_plan.trial(f"world: {{nodes: {len(slots)}, ranks_per_node: 2}}")
     made, _ = engine.begin(trial, plan)
-    return gang._gang_spec(trial, dataclasses.replace(made, slots=slots), slots[0])
+    return gang_commands._gang_spec(trial, dataclasses.replace(made, slots=slots), slots[0])
 
 
 def test_ranks_are_told_which_switch_each_of_them_is_plugged_into() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from orchestrator.model import codec, watch
 from orchestrator.rank.watcher import command, record
-from orchestrator.store import files
+from orchestrator.store import recorded_files
 
 from ..test_cli import Desk, ccbed
 from ..watched_jobs import Job, right, wrong
@@ -160,7 +160,7 @@ def test_the_sums_of_lines_from_several_threads_and_of_a_program_that_is_execute
         for writer in writers:
             writer.join()
     assert recorder.path.read_bytes().count(b"\n") == 2 * (1 + 4 * 50)
-    assert files.WatchDirectory(tmp_path).incomplete() == ()
+    assert recorded_files.WatchDirectory(tmp_path).incomplete() == ()
 
 
 def test_a_line_that_a_signal_handler_writes_within_another_keeps_the_sums(
@@ -178,7 +178,7 @@ def test_a_line_that_a_signal_handler_writes_within_another_keeps_the_sums(
     recorder.line("rng", n=1)
     monkeypatch.undo()
     assert [json.loads(line)["k"] for line in recorder.path.read_text().splitlines()] == ["begin", "rng", "held"]
-    assert files.WatchDirectory(tmp_path).incomplete() == ()
+    assert recorded_files.WatchDirectory(tmp_path).incomplete() == ()
 
 
 # --- what the records of an incident lack -------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.cli.inputs.session import Session
+from orchestrator.cli.inputs.terminal_session import Session
 from orchestrator.cli.render import terminal
 from orchestrator.model.errors import CcbedError, UsageError
 from orchestrator.nightly import baselines, judging, levels, night_files

@@ -18,7 +18,7 @@ from orchestrator.nightly.gates.records import Finding
 from orchestrator.nightly.night_judge import Compared
 from orchestrator.nightly.night_judgement import REFERENCE, Judged, NightJudgement, State
 from orchestrator.nightly.suite import NIGHT, RUNS
-from orchestrator.store import beds as store
+from orchestrator.store import bed_files as store
 from orchestrator.store import index as runs_index
 
 from ..test_cli import Desk, ccbed

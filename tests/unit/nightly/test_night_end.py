@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.app.hosts import quarantine
 from orchestrator.cli import main
-from orchestrator.cli.inputs.session import Session
+from orchestrator.cli.inputs.terminal_session import Session
 from orchestrator.cli.render import terminal
 from orchestrator.model import errors
 from orchestrator.nightly import judging, night_files

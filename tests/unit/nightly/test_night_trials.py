@@ -17,14 +17,14 @@ import pytest
 from orchestrator.app import bed_job
 from orchestrator.app.hosts import quarantine
 from orchestrator.cli import main
-from orchestrator.cli.inputs.session import Session
+from orchestrator.cli.inputs.terminal_session import Session
 from orchestrator.cli.render import terminal
 from orchestrator.model.bed import BedSpec
 from orchestrator.model.errors import EXIT_INTERRUPTED, InfrastructureError, Interrupted, UsageError
 from orchestrator.model.launch import Request, Result
 from orchestrator.nightly import index, night_files
 from orchestrator.nightly.app import night_end, night_trials
-from orchestrator.store import beds
+from orchestrator.store import bed_files
 
 from ..beds import LOCAL
 from ..fake_bed import FakeProvider
@@ -115,7 +115,7 @@ def test_a_bed_that_is_taken_down_during_the_night_stays_down(tmp_path: Path) ->
     bed = FakeProvider()
 
     def take_down(request: Request) -> Result:
-        beds.forget(tmp_path / "state", "local")
+        bed_files.forget(tmp_path / "state", "local")
         for node in request.bed.nodes:
             bed.state(node.name, "absent")
         raise InfrastructureError("nodes/n0/inbox/x.json: No such file or directory")
@@ -128,7 +128,7 @@ def test_a_bed_that_is_taken_down_during_the_night_stays_down(tmp_path: Path) ->
     ]  # fmt: skip
     assert code == 4
     assert Path(document["report"]).is_file()
-    assert beds.read(tmp_path / "state", "local") is None
+    assert bed_files.read(tmp_path / "state", "local") is None
 
 
 def test_a_night_ends_with_its_job_that_was_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,14 +198,14 @@ def test_a_run_that_nothing_can_resume_blocks_no_night(tmp_path: Path, night: st
 
     def leave_open() -> None:
         workdir.mkdir(exist_ok=True)
-        beds.change_run(workdir, directory.name, directory)
+        bed_files.change_run(workdir, directory.name, directory)
 
     code, document, errors = nightly(tmp_path, fail, before=leave_open)
     reason = f"night {night} has ended" if night else f"its directory is gone: {directory}"
     assert f"run {directory.name} is abandoned: {reason}" in errors
     assert [row["reason"] for row in document["rows"]] == ["no host"]
     assert code == 4
-    assert beds.open_run(workdir) is None
+    assert bed_files.open_run(workdir) is None
 
 
 # --- nodes that are lost ----------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.app.announcement import Announcer
 from orchestrator.cli import main
-from orchestrator.cli.inputs.session import Session
+from orchestrator.cli.inputs.terminal_session import Session
 from orchestrator.cli.render import terminal
 from orchestrator.model.errors import InfrastructureError, Interrupted
 from orchestrator.model.launch import Request, Result

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.cli.inputs.session import Session
+from orchestrator.cli.inputs.terminal_session import Session
 from orchestrator.cli.render import terminal
 from orchestrator.nightly.index.entries import NightEntry, RunEntry
 from orchestrator.nightly.reports import runs_page

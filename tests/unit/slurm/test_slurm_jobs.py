@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.app import down
-from orchestrator.cli.inputs.session import Session
+from orchestrator.cli.inputs.terminal_session import Session
 from orchestrator.cli.render import terminal
 from orchestrator.core.bed import nodes_from_inventory
 from orchestrator.core.inventory import parse_inventory
@@ -26,7 +26,7 @@ from orchestrator.slurm import allocation, job_state, slurm_jobs, slurm_provider
 from orchestrator.slurm.allocation import Allocation, Driver
 from orchestrator.slurm.job_state import JobState, LostNode
 from orchestrator.slurm.slurm_commands import SlurmError
-from orchestrator.store import beds as store
+from orchestrator.store import bed_files as store
 
 from .. import golden
 from ..fake_bed import FakeProvider

@@ -13,7 +13,7 @@ import torch
 from torch.distributed import checkpoint as dcp
 
 from orchestrator.rank.watcher import record, steps
-from orchestrator.rank.watcher.checkpoints import contents, loads, observed_calls, saves
+from orchestrator.rank.watcher.checkpoints import loads, observed_calls, saved_contents, saves
 
 from . import jobs
 
@@ -69,5 +69,5 @@ def install_in_test(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "groups", steps.StepGroups())
     monkeypatch.setattr(saves, "_registry", saves._Registry())
     monkeypatch.setattr(loads, "_progress", loads._Progress())
-    monkeypatch.setattr(contents, "owner", contents.OwnerState())
+    monkeypatch.setattr(saved_contents, "owner", saved_contents.OwnerState())
     observed_calls.install(torch)

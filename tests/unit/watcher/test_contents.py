@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from orchestrator.rank.watcher import digest, owner, states
-from orchestrator.rank.watcher.checkpoints import contents, fused_names
+from orchestrator.rank.watcher.checkpoints import fused_names, saved_contents
 
 Job = tuple[torch.nn.Module, torch.optim.Optimizer]
 
@@ -32,7 +32,7 @@ def train(model: torch.nn.Module, *optimizers: torch.optim.Optimizer) -> None:
         optimizer.step()
 
 
-def known(optimizer: torch.optim.Optimizer) -> tuple[owner.Owner, contents.Owner]:
+def known(optimizer: torch.optim.Optimizer) -> tuple[owner.Owner, saved_contents.Owner]:
     """The owner as the watcher finds it at a step of this optimizer, without objects of other tests."""
     with pytest.MonkeyPatch.context() as patch:
         held = {id(parameter) for parameter in owner.parameters_of(optimizer)}
@@ -45,8 +45,8 @@ def known(optimizer: torch.optim.Optimizer) -> tuple[owner.Owner, contents.Owner
     return live, states.describe_owner(live, tuple(name for name, _ in states.saved_buffers(live.modules)))
 
 
-def describe(value: Any, live: contents.Owner | None = None) -> dict[str, Any]:
-    return contents.read(value).describe(live)
+def describe(value: Any, live: saved_contents.Owner | None = None) -> dict[str, Any]:
+    return saved_contents.read(value).describe(live)
 
 
 @pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "model.", "net.backbone."])
@@ -182,7 +182,7 @@ def test_a_parameter_that_is_saved_as_several_tensors_matches_by_content(
     optimizer = torch.optim.Adam(model.parameters())
     train(model, optimizer)
     live, saved_owner = known(optimizer)
-    monkeypatch.setattr(contents.owner, "current", saved_owner)
+    monkeypatch.setattr(saved_contents.owner, "current", saved_owner)
     saved = {name: item.clone() for name, item in model.state_dict().items()}
     for kind in ("weight", "bias"):  # heads lie interleaved, as those of torchtitan
         heads = saved.pop(f"wqkv.{kind}").unflatten(0, (2, 3, 2))
@@ -293,7 +293,7 @@ def test_a_tensor_without_data_has_no_digest() -> None:
 
 def test_names_that_are_not_known_match_by_order_and_shape() -> None:
     saved = {"a": torch.ones(2, 3), "b": torch.ones(4)}
-    live = contents.Owner(("optimizer0.0", "optimizer0.1"), shapes=((2, 3), (4,)))
+    live = saved_contents.Owner(("optimizer0.0", "optimizer0.1"), shapes=((2, 3), (4,)))
     expected = digest.total({"optimizer0.0": saved["a"], "optimizer0.1": saved["b"]})[0]
     assert describe(saved, live)["weights"] == expected
     assert describe({"b": saved["b"], "a": saved["a"]}, live)["weights"] is None
@@ -309,7 +309,7 @@ def networks(*sizes: int) -> tuple[list[torch.nn.Module], list[torch.optim.Optim
     return modules, optimizers
 
 
-def owner_of(optimizers: list[torch.optim.Optimizer]) -> tuple[owner.Owner, contents.Owner]:
+def owner_of(optimizers: list[torch.optim.Optimizer]) -> tuple[owner.Owner, saved_contents.Owner]:
     with pytest.MonkeyPatch.context() as patch:
         scan = owner._scan()
         patch.setattr(owner, "_scan", lambda: {**scan, "Optimizer": optimizers})
@@ -341,12 +341,12 @@ def test_the_step_counter_and_copies_of_the_weights_are_described() -> None:
         model(torch.ones(1, 3)).sum().backward()
         optimizer.step()
     average = {name: tensor.clone() * 0.5 for name, tensor in model.state_dict().items()}
-    known = contents.Owner(("weight", "bias"), optimizers=(("weight", "bias"),), shapes=((2, 3), (2,)))
+    known = saved_contents.Owner(("weight", "bias"), optimizers=(("weight", "bias"),), shapes=((2, 3), (2,)))
     saved = {"net": model.state_dict(), "ema": average, "optimizer": optimizer.state_dict()}
-    described = contents.read(saved).describe(known)
+    described = saved_contents.read(saved).describe(known)
     assert described["counter"] == 2
     assert described["contents"]["copies"] == ["ema"]
-    alone, beside = (contents.read({"ema": average}).describe(known, beside=beside) for beside in (False, True))
+    alone, beside = (saved_contents.read({"ema": average}).describe(known, beside=beside) for beside in (False, True))
     assert alone["weights"] and "copies" not in alone["contents"]  # without other weights they are the weights
     assert beside["weights"] is None and beside["contents"]["copies"] == ["ema"] and "tensors.ema" in beside["contents"]
 
@@ -372,10 +372,10 @@ def test_what_equals_gradients_that_were_used_has_norms_as_other_tensors(job: Jo
     own = {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
     value, (live, saved_owner) = {"model": model.state_dict(), "mom": own}, known(optimizer)
     assert live is not None
-    used = contents.read(value).describe(saved_owner)["contents"]
+    used = saved_contents.read(value).describe(saved_owner)["contents"]
     assert any(name.startswith("norms.tensors.mom") for name in used)
     assert "copies" not in used
-    waiting = contents.read(value).describe(saved_owner, is_accumulating=True)["contents"]
+    waiting = saved_contents.read(value).describe(saved_owner, is_accumulating=True)["contents"]
     assert not any(name.startswith("norms.tensors.mom") for name in waiting)
 
 

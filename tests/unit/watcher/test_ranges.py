@@ -21,8 +21,8 @@ from orchestrator.model import watch
 from orchestrator.model.plugin import NoParams
 from orchestrator.model.run import Run
 from orchestrator.model.trial import Trial
-from orchestrator.rank.watcher import ranges, record
-from orchestrator.store import files, paths
+from orchestrator.rank.watcher import record, thinned_steps
+from orchestrator.store import paths, recorded_files
 from orchestrator.views import training
 from orchestrator.views.step_ranges import Steps
 from orchestrator.views.training import job_steps
@@ -37,7 +37,7 @@ KINDS = {kind: name for name, kind in watch.KINDS.items()}
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranges begin after tens of steps instead of thousands."""
     for name, value in (("RECENT", 24), ("MOST", 96), ("AT_ONCE", 32), ("SAMPLES", 4)):
-        monkeypatch.setattr(ranges, name, value)
+        monkeypatch.setattr(thinned_steps, name, value)
 
 
 class Recorded:
@@ -56,8 +56,8 @@ class Recorded:
             self.recorder.replace_old(n, 0)
 
     def read(self) -> watch.WatchFile:
-        assert files.WatchDirectory(self.folder).incomplete() == ()
-        (file,) = files.WatchDirectory(self.folder).watch()
+        assert recorded_files.WatchDirectory(self.folder).incomplete() == ()
+        (file,) = recorded_files.WatchDirectory(self.folder).watch()
         return file
 
 
@@ -82,8 +82,8 @@ def test_every_step_is_read_from_a_range_as_it_was(tmp_path: Path) -> None:
 
 
 def test_ranges_grow_by_few_bytes_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "AT_ONCE", 512)
-    monkeypatch.setattr(ranges, "SAMPLES", 64)
+    monkeypatch.setattr(thinned_steps, "AT_ONCE", 512)
+    monkeypatch.setattr(thinned_steps, "SAMPLES", 64)
     recorded, sizes = Recorded(tmp_path / "a"), []
     for n in range(1, 6001):
         recorded.step(n, loss=float(torch.tensor(1 / n)).hex())
@@ -116,7 +116,7 @@ def test_moments_that_stay_state_what_changed_in_those_that_do_not(tmp_path: Pat
             directory="",
             trial=Trial(name="x", workload="script"),
             history=watched_jobs._empty(),
-            files=files.WatchDirectory(recorded.folder),
+            files=recorded_files.WatchDirectory(recorded.folder),
         )
         (attempt,) = training.attempts(run)
         return attempt.ranks[0]
@@ -149,9 +149,9 @@ def test_a_process_that_is_killed_while_it_writes_its_record_anew_loses_nothing(
         recorded.recorder.replace_old(220, 0)
         os._exit(3)
     assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGKILL
-    (file,) = files.WatchDirectory(folder).watch()
+    (file,) = recorded_files.WatchDirectory(folder).watch()
     assert Steps(file.lines).intervals() == [(1, 220)]
-    assert files.WatchDirectory(folder).incomplete() == ()
+    assert recorded_files.WatchDirectory(folder).incomplete() == ()
 
 
 def test_a_record_that_cannot_be_written_anew_goes_on_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,7 @@ def test_a_record_that_cannot_be_written_anew_goes_on_in_full(tmp_path: Path, mo
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(ranges, "_copy", full)
+    monkeypatch.setattr(thinned_steps, "_copy", full)
     for n in range(1, 301):
         recorded.step(n)
     file = recorded.read()
@@ -182,7 +182,7 @@ def test_a_watched_process_that_is_killed_has_all_of_its_steps(tmp_path: Path) -
     with pytest.raises(AssertionError):
         jobs.fork(folder, body)
     assert (tmp_path / "done").exists()
-    (file,) = files.WatchDirectory(folder).watch()
+    (file,) = recorded_files.WatchDirectory(folder).watch()
     assert Steps(file.lines).intervals() == [(1, 299)] and file.of(watch.Range)
     assert {0, 1, 16} <= {state.n for state in file.of(watch.State)}
 
@@ -229,10 +229,10 @@ def test_a_range_that_contradicts_itself_or_its_neighbours_is_no_evidence(tmp_pa
     _forge(lines, how)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     if not how:
-        assert len([*files.WatchDirectory(recorded.folder).watch()]) == 1
+        assert len([*recorded_files.WatchDirectory(recorded.folder).watch()]) == 1
         return
     with pytest.raises(paths.TornBundleError, match="not a record of the watcher"):
-        [*files.WatchDirectory(recorded.folder).watch()]
+        [*recorded_files.WatchDirectory(recorded.folder).watch()]
 
 
 def test_a_range_that_was_left_out_is_a_gap(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_a_range_that_was_left_out_is_a_gap(tmp_path: Path) -> None:
     path, lines = _lines(recorded.folder)
     lines.remove(next(line for line in lines if line["k"] == "range" and line["first"] > 50))
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (file,) = files.WatchDirectory(recorded.folder).watch()
+    (file,) = recorded_files.WatchDirectory(recorded.folder).watch()
     assert len(Steps(file.lines).intervals()) > 1
 
 
@@ -264,7 +264,7 @@ def _with_ranges(job: watched_jobs.Job, folder: Path) -> Run:
                 recorder.replace_old(line.n, 0)
     for extra in folder.rglob(f"watch-r0-{os.getpid()}.jsonl"):
         extra.unlink()
-    read = files.BundleFiles(folder, {})
+    read = recorded_files.BundleFiles(folder, {})
     assert any(file.of(watch.Range) for file in read.watch())
     return dataclasses.replace(job.run(), files=read)
 
@@ -293,7 +293,7 @@ def test_a_step_that_is_missing_beside_ranges_fails(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     lines.remove(next(line for line in lines if line["k"] == "range" and line["first"] > 50))
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    cut = dataclasses.replace(run, files=files.BundleFiles(tmp_path, {}))
+    cut = dataclasses.replace(run, files=recorded_files.BundleFiles(tmp_path, {}))
     assert no_step_lost.check(cut, NoParams()).outcome == "fail"
 
 
@@ -315,14 +315,14 @@ def test_a_view_of_long_records_is_that_of_full_ones(tmp_path: Path) -> None:
 
 def test_lines_of_signal_handlers_follow_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = Recorded(tmp_path / "a")
-    original = ranges._copy
+    original = thinned_steps._copy
 
     def interrupted(*args: Any) -> None:
         original(*args)
         for number in (1, 2, 3):
             recorded.recorder.line("claim", what="point", id=number)
 
-    monkeypatch.setattr(ranges, "_copy", interrupted)
+    monkeypatch.setattr(thinned_steps, "_copy", interrupted)
     for n in range(1, 200):
         recorded.step(n)
         if recorded.recorder._tail and recorded.recorder._tail._last:

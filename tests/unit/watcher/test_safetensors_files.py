@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from orchestrator.rank.watcher import digest
-from orchestrator.rank.watcher.checkpoints import torch_files
+from orchestrator.rank.watcher.checkpoints import torch_saves
 
 from .observed import Observed, observed
 
@@ -30,7 +30,7 @@ def load_file(filename: Any, device: str = "cpu") -> dict[str, Any]:
 @pytest.fixture
 def safetensors(observed: Observed) -> types.SimpleNamespace:
     module = types.SimpleNamespace(save_file=save_file, load_file=load_file)
-    torch_files.install_safetensors(module)
+    torch_saves.install_safetensors(module)
     return module
 
 
@@ -59,7 +59,7 @@ def test_a_save_or_load_that_raises_is_recorded_as_such(
 
 def test_a_file_that_is_opened_for_single_tensors_is_a_load_without_weights(observed: Observed, tmp_path: Path) -> None:
     package = types.SimpleNamespace(safe_open=lambda filename, framework: io.FileIO(filename))
-    torch_files.install_safe_open(package)
+    torch_saves.install_safe_open(package)
     (tmp_path / "a").write_bytes(b"a")
     with package.safe_open(tmp_path / "a", framework="pt") as source:
         assert source.read() == b"a"

@@ -15,7 +15,7 @@ import torch
 from torch import distributed, nn
 from torch.utils.data import DataLoader
 
-from orchestrator.rank.watcher.checkpoints import random_states
+from orchestrator.rank.watcher.checkpoints import generator_states
 from orchestrator.rank.watcher.checkpoints.save_moments import PART, VARIABLE, WHOLE, Restore, SaveMoments
 
 from . import jobs
@@ -135,7 +135,7 @@ def test_states_that_were_json_are_those_that_were_read() -> None:
         return [random.gauss(0, 1), float(np.random.randn()), torch.randn(1).item()]
 
     draw()
-    states = json.loads(json.dumps(random_states.read(), default=lambda state: state.tolist()))
+    states = json.loads(json.dumps(generator_states.read(), default=lambda state: state.tolist()))
     first = [draw() for _ in range(3)]
-    random_states.write(states)
+    generator_states.write(states)
     assert [draw() for _ in range(3)] == first

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from orchestrator.rank.watcher import digest, live_steps, record, steps
-from orchestrator.rank.watcher.checkpoints import contents, loads, saves
+from orchestrator.rank.watcher.checkpoints import loads, saved_contents, saves
 
 from . import jobs
 from .observed import Observed, observed
@@ -82,7 +82,7 @@ def test_a_large_file_is_hashed_after_the_load_and_only_as_it_was_read(
         (tmp_path / "other").rename(path)
     lines = [line for line in jobs.read(observed.folder) if line["k"] == "load"]
     assert [line["sha256"] for line in lines] == [None], "the load waited for the hash"
-    contents.owner.set(contents.Owner(tuple(dict(model.named_parameters()))))
+    saved_contents.owner.set(saved_contents.Owner(tuple(dict(model.named_parameters()))))
     release.set()
     *_, last = observed.of("load")
     assert (last["sha256"], last["matched"]) == (None if is_overwritten else saved, 1.0)
@@ -262,7 +262,7 @@ def test_a_load_gets_the_digest_of_the_owners_parameters_once_these_are_known(
     torch.save({"state_dict": {f"module.{key}": value for key, value in model.state_dict().items()}}, tmp_path / "a.pt")
     torch.load(tmp_path / "a.pt")
     parameters = dict(model.named_parameters())
-    contents.owner.set(contents.Owner(tuple(parameters)))
+    saved_contents.owner.set(saved_contents.Owner(tuple(parameters)))
     early, late = observed.of("load")
     assert (early["matched"], late["matched"]) == (None, 1.0)
     assert late["weights"] == digest.total(parameters)[0] != early["weights"]

@@ -11,7 +11,7 @@ from ....model.plugin import NoParams as Params
 from ....model.run import Run
 from ....model.verdict import Verdict
 from ....views import quantities
-from ....views.clock import DRIFT
+from ....views.event_order import DRIFT
 
 if TYPE_CHECKING:
     from ... import views as collectives

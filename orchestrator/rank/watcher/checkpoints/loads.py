@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import record, steps
-from . import contents, file_hashes, saves
+from . import file_hashes, saved_contents, saves
 
 #: Bytes that are hashed within the call: 15 ms. Larger files are hashed in the thread of low priority.
 HASHED_AT_ONCE = 1 << 24
@@ -45,7 +45,7 @@ class _Progress:
         self.ids = itertools.count(1)
         self.after_steps = 0
         #: Loads whose weights are not known yet, and what they contain.
-        self.unmatched: list[tuple[dict[str, Any], contents.Contents]] = []
+        self.unmatched: list[tuple[dict[str, Any], saved_contents.Contents]] = []
         self.observers: dict[str, list[Callable[[int], None]]] = {"before": [], "after": []}
 
 
@@ -90,8 +90,8 @@ def finish(load: Load | None, value: Any) -> None:
     if load is None:
         return
     fields = _fields(load, time.monotonic())
-    read = contents.read(value)
-    owner = contents.owner.current
+    read = saved_contents.read(value)
+    owner = saved_contents.owner.current
     fields.update(read.describe(owner))
     _write(load, fields)
     if owner is None and not read.is_empty():
@@ -101,7 +101,7 @@ def finish(load: Load | None, value: Any) -> None:
 
 
 @record.guarded("loads")
-def match(owner: contents.Owner) -> None:
+def match(owner: saved_contents.Owner) -> None:
     """The owner is known: write the lines of earlier loads again, with the digests of its parameters."""
     for fields, read in _progress.unmatched:
         fields.update(read.describe(owner))

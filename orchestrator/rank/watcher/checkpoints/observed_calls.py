@@ -9,24 +9,24 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import imports, record, states, steps
-from . import contents, dcp, loads, save_moments, saves, torch_files, trackers
+from . import dcp, loads, save_moments, saved_contents, saves, torch_saves, trackers
 
 
 @record.guarded("saves")
 def install(torch: Any) -> None:
     """Wrap the functions of ``torch`` now, those of other packages once they are imported."""
-    torch_files.install(torch)
+    torch_saves.install(torch)
     install_renames()
     imports.when_imported("torch.distributed.checkpoint", dcp.install)
-    imports.when_imported("safetensors.torch", torch_files.install_safetensors)
-    imports.when_imported("safetensors", torch_files.install_safe_open)
+    imports.when_imported("safetensors.torch", torch_saves.install_safetensors)
+    imports.when_imported("safetensors", torch_saves.install_safe_open)
     steps.on_step(saves.complete_step)
     steps.measure("saves", saves.take_stall)
     saves.observe("before", _announce)
     saves.observe("after", _request_full_state)
     saves.observe("committed", _request_full_state)  # also of files that something else writes
     loads.observe("after", _request_full_state)
-    contents.owner.observers.append(loads.match)
+    saved_contents.owner.observers.append(loads.match)
 
 
 def _announce(number: int) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from .. import importlib_bootstrap, record, steps
 from ..measures import batches
-from . import loads, random_states
+from . import generator_states, loads
 
 VARIABLE = "CCBED_PUT_RANDOM_STATES_BACK"
 WHOLE, PART = b".", b"+"
@@ -65,8 +65,8 @@ class Restore:
     def __init__(self, path: Path) -> None:
         self._path, self._saves = path, SaveMoments()
         #: Those since the last step, and those to put back.
-        self._kept: random_states.States = {}
-        self._saved: random_states.States = json.loads(path.read_text()) if path.exists() else {}
+        self._kept: generator_states.States = {}
+        self._saved: generator_states.States = json.loads(path.read_text()) if path.exists() else {}
         #: Backward passes before the coming step; -1 once its forward pass has begun.
         self._passes = steps.groups.passes
 
@@ -75,14 +75,14 @@ class Restore:
         if steps.groups.passes != self._passes:
             return
         if not self._saved:
-            self._kept[moment] = random_states.read()
+            self._kept[moment] = generator_states.read()
         elif moment in self._saved:
-            random_states.write(self._saved[moment])
+            generator_states.write(self._saved[moment])
         self._passes = -1 if moment == "forward" else self._passes
 
     def end_step(self) -> None:
         """What is kept or put back from now on belongs to the next step."""
-        self._saved, self._kept = {}, {"step": random_states.read()}
+        self._saved, self._kept = {}, {"step": generator_states.read()}
         self._passes = steps.groups.passes
 
     def keep(self, n: int, optimizer: Any) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from .. import record, steps
 from ..live_steps import SaveReports
-from . import contents, file_hashes, trackers
+from . import file_hashes, saved_contents, trackers
 from .buffers import Buffers
 
 #: Saves whose paths are remembered for later renames.
@@ -66,10 +66,10 @@ class Reading:
     """The contents of a save: digested beside the save itself, in a thread; on CUDA in the caller's thread, in the order of its stream."""
 
     def __init__(self, value: Any) -> None:
-        self._contents: contents.Contents | None = None
+        self._contents: saved_contents.Contents | None = None
         self._error: Exception | None = None
         try:
-            self._contents = contents.recognise(value)
+            self._contents = saved_contents.recognise(value)
             if "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized():
                 self._contents.digests.finish()
             else:
@@ -77,7 +77,7 @@ class Reading:
         except Exception as error:  # noqa: BLE001 the save goes on without its contents
             self._error = error
 
-    def wait(self) -> contents.Contents | None:
+    def wait(self) -> saved_contents.Contents | None:
         """The contents; None if they could not be read, with a ``problem`` line. What no thread has digested yet is digested here."""
         try:
             if self._contents is not None:
@@ -261,7 +261,9 @@ def describe(save: Save, files: Sequence[str], *, staged: float | None, durable:
         _registry.unrecognised += 1
     is_open = open_passes() > 0
     fields = (
-        read.describe(contents.owner.current, is_accumulating=is_open) if read else {"weights": None, "contents": {}}
+        read.describe(saved_contents.owner.current, is_accumulating=is_open)
+        if read
+        else {"weights": None, "contents": {}}
     )
     sizes = [[path, _size(path), None] for path in files]
     record.line("saved", id=save.id, staged=staged, durable=durable, files=sizes, **fields)

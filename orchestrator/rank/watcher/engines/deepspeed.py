@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import imports, record, states
-from ..checkpoints import contents as recognised
 from ..checkpoints import loads, saves
+from ..checkpoints import saved_contents as recognised
 from . import master_weights
 from .master_weights import Fragment, Tensor
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from orchestrator.jobs.checkpoints import audit as audits
 from orchestrator.jobs.checkpoints import pickled
-from orchestrator.jobs.verbs import checkpoint
+from orchestrator.jobs.verbs import checkpoint_verb
 
 from .test_audit import outcome, texts
 
@@ -142,8 +142,8 @@ def test_a_step_that_no_number_can_be_is_no_step(tmp_path: Path) -> None:
 
 
 def test_names_are_printed_without_what_a_terminal_obeys() -> None:
-    assert re.fullmatch(r"[ -~]+", checkpoint._printable("a\nPASS\x1b[2J\udcff\u202e"))
-    assert checkpoint._printable("größe 1") == "größe 1"
+    assert re.fullmatch(r"[ -~]+", checkpoint_verb._printable("a\nPASS\x1b[2J\udcff\u202e"))
+    assert checkpoint_verb._printable("größe 1") == "größe 1"
 
 
 @pytest.mark.parametrize("value", [b"\x8e" + struct.pack("<Q", 1 << 40), b"S"], ids=["a value", "a line"])
@@ -173,7 +173,7 @@ def test_what_is_not_shown_is_counted_by_its_outcome(tmp_path: Path) -> None:
     for step in range(12):
         (tmp_path / f"step_{step}.pt").write_bytes(b"PK\3\4")
     result = CliRunner().invoke(
-        checkpoint.command, ["check", str(tmp_path)], obj=SimpleNamespace(terminal=Lines(), is_json=False)
+        checkpoint_verb.command, ["check", str(tmp_path)], obj=SimpleNamespace(terminal=Lines(), is_json=False)
     )
     assert "4 more are damaged" in Lines.printed, result.output
 
