@@ -33,8 +33,8 @@ _DOWN = """
 import sys
 from pathlib import Path
 from orchestrator.cli import main
-from orchestrator.cli.inputs import session
-main.run(("down", sys.argv[2], "--force"), session.Session(state=Path(sys.argv[1])))
+from orchestrator.cli.inputs import terminal_session
+main.run(("down", sys.argv[2], "--force"), terminal_session.Session(state=Path(sys.argv[1])))
 """
 
 

@@ -128,7 +128,7 @@ WORKLOADS = "orchestrator.workloads"
 WATCHER = "_ccbed_watch"
 #: What every rank imports, what a script needs, what the reference models need, and the workload of dp-ring.
 RANK_MODULES = (
-    f"{PACKAGE}.runtime.main", f"{PACKAGE}.runtime.context", f"{PACKAGE}.runtime.program", f"{PACKAGE}.runtime.isolation",
+    f"{PACKAGE}.runtime.rank_main", f"{PACKAGE}.runtime.context", f"{PACKAGE}.runtime.program", f"{PACKAGE}.runtime.isolation",
     f"{PACKAGE}.reference_models.training_loop", f"{PACKAGE}.reference_models.module_facts",
     f"{PACKAGE}.runtime.imports_ahead", f"{PACKAGE}.runtime.former_names", f"{PACKAGE}.exchange.communicator",
     f"{WORKLOADS}.script", f"{WORKLOADS}.train_dp",

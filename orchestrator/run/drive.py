@@ -39,7 +39,7 @@ class CutOffError(InfrastructureError):
 def drive(
     request: Request, trial: Trial, plan: Plan, directory: Path, *, cut: bool = False, ends_by_interrupt: bool = False
 ) -> bool:
-    """Drive the run until it has ended or is interrupted; the journal says where it stands. ``cut``: see store.beds.OpenRun.
+    """Drive the run until it has ended or is interrupted; the journal says where it stands. ``cut``: see store.bed_files.OpenRun.
 
     ``ends_by_interrupt``: an interruption ends the run; else the run can be resumed.
     Returns whether this process is to stop: by a signal, or by ``request.stop``.

@@ -222,8 +222,8 @@ def test_down_with_force_ends_the_run_that_would_start_the_nodes_again(small: Be
 
 
 def test_down_with_force_ends_no_program_that_uses_ccbed_as_a_library(small: Bed) -> None:
-    program = "import sys; from pathlib import Path; from orchestrator.store import beds\n"
-    program += "with beds.run_lock(Path(sys.argv[1]), 'r', Path('/tmp')): print(flush=True); sys.stdin.read()"
+    program = "import sys; from pathlib import Path; from orchestrator.store import bed_files\n"
+    program += "with bed_files.run_lock(Path(sys.argv[1]), 'r', Path('/tmp')): print(flush=True); sys.stdin.read()"
     other = subprocess.Popen(
         [sys.executable, "-c", program, small.spec.workdir], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

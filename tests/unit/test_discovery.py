@@ -42,10 +42,10 @@ def test_checks_are_chosen_without_loading_those_that_do_not_judge() -> None:
     catalogue = plugins.discover()
     assert set(catalogue.always) == {name for name, plugin in catalogue.checkers.items() if plugin.module.ALWAYS}
     program = (
-        "import sys; from orchestrator import plugins; from orchestrator.core.spec import plan; "
+        "import sys; from orchestrator import plugins; from orchestrator.core.spec import planning; "
         "from orchestrator.core.verdict import judge; from orchestrator.model.trial import Trial; "
         "trial, known = Trial(name='t', workload='script'), plugins.discover(); "
-        "plan.user_sources(trial, judge.specs(trial, known), known); "
+        "planning.user_sources(trial, judge.specs(trial, known), known); "
         "print(*(name for name in sys.modules if name.startswith('orchestrator.checkers.')))"
     )
     assert subprocess.check_output([sys.executable, "-c", program], cwd=ROOT, text=True).split() == []

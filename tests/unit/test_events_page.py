@@ -14,7 +14,7 @@ from orchestrator.model.payload import REGISTRY, Payload
 
 from .golden import same_as_golden
 
-MODULES = ("run", "gang", "ranks", "nodes", "faults", "checkpoints", "collectives")
+MODULES = ("run_events", "gang_events", "ranks", "nodes", "fault_events", "checkpoint_events", "collective_events")
 HEAD = """# Events of the history
 
 `history.jsonl` has one JSON object per line: `f` (the name), `type`, `at` (boot, `mono`, `wall`: seconds), `source` (writer and its

@@ -20,8 +20,8 @@ from orchestrator.store import bed_files as store
 HOLDER = """
 import sys, time
 from pathlib import Path
-from orchestrator.store import beds
-with beds.night_lock(Path(sys.argv[1]), "n"):
+from orchestrator.store import bed_files
+with bed_files.night_lock(Path(sys.argv[1]), "n"):
     print("held", flush=True)
     time.sleep(600)
 """

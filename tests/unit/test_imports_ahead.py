@@ -242,7 +242,7 @@ import json, os, sys
 from pathlib import Path
 from orchestrator.model import codec
 from orchestrator.model.gang import GangSpec
-from orchestrator.rank.runtime import imports_ahead, main, context, program
+from orchestrator.rank.runtime import imports_ahead, rank_main, context, program
 import torch, torch.distributed, torch._dynamo, torch.optim
 gang = codec.build(GangSpec, json.load(sys.stdin))
 sys.modules["__main__"].__file__ = None
@@ -251,7 +251,7 @@ if sys.argv[1] == "ahead":
     assert not report.problem, report
     again = os.open(gang.out + "/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(again, 1), os.dup2(again, 2)
-code = main.main(gang, 0, events_path=gang.out + "/events", release_fd=0, node="n0", incarnation="i")
+code = rank_main.main(gang, 0, events_path=gang.out + "/events", release_fd=0, node="n0", incarnation="i")
 os._exit(code or 0)
 """
 KEEPS = """

@@ -27,16 +27,16 @@ else:
     os._exit(0)
 sys.modules["orchestrator"].__path__.insert(0, payload + "/orchestrator")
 warm_up.adopt_rank_code(payload)
-from orchestrator.rank.runtime import interpreter, main
+from orchestrator.rank.runtime import interpreter, rank_main
 from orchestrator.rank.reference_models import datasets
 from orchestrator.workloads import script
 interpreter.load_watcher(Path(payload, "orchestrator/rank/watcher"))
 import _ccbed_watch.digest, _ccbed_watch.command
-files = [module.__file__ for module in (main, datasets, _ccbed_watch.digest, _ccbed_watch.command, script)]
-print(json.dumps([main is before, files]), flush=True)
+files = [module.__file__ for module in (rank_main, datasets, _ccbed_watch.digest, _ccbed_watch.command, script)]
+print(json.dumps([rank_main is before, files]), flush=True)
 """
 USED = (
-    "rank/runtime/main",
+    "rank/runtime/rank_main",
     "rank/reference_models/datasets",
     "rank/watcher/digest",
     "rank/watcher/command",

@@ -12,6 +12,15 @@ from typing import Any
 #: Former name -> the name now, below the package.
 FORMER = {
     "views.collectives.statistics": "views.statistics",
+    "views.clock": "views.event_order",
+    "views.faults": "views.fault_stages",
+    "views.values": "views.json_values",
+    "model.events.checkpoints": "model.events.checkpoint_events",
+    "model.events.collectives": "model.events.collective_events",
+    "model.events.faults": "model.events.fault_events",
+    "model.events.gang": "model.events.gang_events",
+    "model.events.run": "model.events.run_events",
+    "model.events.units": "model.events.field_types",
     "checkers.times_possible": "collectives.plugins.checkers.times_possible",
     "checkers.results_exact": "collectives.plugins.checkers.results_exact",
     "rank.collective.cases": "rank.exchange.cases",

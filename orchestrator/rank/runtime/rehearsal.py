@@ -173,7 +173,7 @@ def _watch(optimizer: torch.optim.Optimizer, state: Any) -> None:
     if interpreter.WATCHER in sys.modules:
         owner, contents, states = (
             importlib.import_module(f"{interpreter.WATCHER}.{name}")
-            for name in ("owner", "checkpoints.contents", "states")
+            for name in ("owner", "checkpoints.saved_contents", "states")
         )
         known = owner.Owner(optimizer)
         known.weights(), known.sums(), known.optimizer_states(), known.settings()
