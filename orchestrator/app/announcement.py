@@ -84,6 +84,11 @@ class Announcement:
         directory = Path(self.directory)
         return bool(self.directory) and (index.is_night(directory) or bundle.stage(directory) != "none")
 
+    @property
+    def is_ended_night(self) -> bool:
+        """Whether it is of a night that has ended: a timer starts those, beside the runs of a shell."""
+        return self.code is not None and self.command.startswith(("ccbed nightly", "ccbed accept"))
+
     def is_running(self, boot: str) -> bool:
         return self.code is None and (self.shell.boot != boot or _is_alive(self.process))
 
@@ -155,7 +160,8 @@ def last(state: Path, shell: Shell) -> Announcement | None:
     ended = [item for item in ended if item.at == newest or item.code is None or item.until > newest]
     unclear = [
         item for distance, item in distances
-        if distance is None and item.at > newest and not (item.shell.ci or item.shell.callers) and not item.shell.is_alive(without=shell)
+        if distance is None and item.at > newest and not (item.is_ended_night or item.shell.ci or item.shell.callers)
+        and not item.shell.is_alive(without=shell)
     ]  # fmt: skip
     if len(ended) + len(unclear) == 1:
         return ended[0]

@@ -68,9 +68,15 @@ def since_s(option: str, text: str | None, now: float) -> float | None:
     return None if text is None else _seconds(option, text, now, -1, "an age")
 
 
+#: The year 3000, in seconds since 1970.
+_LATEST_S = 32_503_680_000.0
+
+
 def moment(option: str, text: str) -> str:
-    """A time from now, or a date or time (UTC unless it says otherwise) -> UTC, in ISO 8601. Raises UsageError."""
+    """A time to come (3d), or a date or time (UTC unless it says otherwise) -> UTC, in ISO 8601. Raises UsageError."""
     seconds = _seconds(option, text, time.time(), 1, "a time")
+    if not time.time() < seconds < _LATEST_S:
+        raise UsageError(f"{option}: must be a time to come, before the year 3000 (got {text})")
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 

@@ -22,7 +22,7 @@ from ..model.errors import UsageError
 from ..model.frozen import dataclass, replace
 from ..store import paths
 from .places import short_path
-from .session import FORMER, user_directory
+from .session import FORMER, FORMER_VERBS, user_directory
 
 _LARGEST = 1 << 20
 _LINE = re.compile(r"\(at line (\d+), column \d+\)")
@@ -78,6 +78,9 @@ def read(file: Path, warn: Callable[[str], None]) -> list[Setting]:
 
 def _by_present_name(item: Setting, warn: Callable[[str], None]) -> Setting:
     """A key at the top is one of any verb."""
+    if item.verb and (present := FORMER_VERBS.get(item.verb[0])):
+        warn(f"{item.place}: the verb {item.verb[0]} is now {present[0]}; the former name works for one release")
+        item = replace(item, verb=(present[0],))
     former = {key: name for verb, names in FORMER.items() if item.verb in ((), (verb,)) for key, name in names.items()}
     if item.key not in former:
         return item

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from ..model import free_memory
 from ..system import host_facts, plain_files
@@ -178,7 +179,7 @@ def image_ids(engine: str, wanted: Sequence[str]) -> dict[str, str]:
     client, ids = container_engine.EngineClient(engine), {}
     for name in wanted:
         try:
-            ids[name] = str(client.request("GET", f"/images/{name}/json")["Id"])
+            ids[name] = str(client.request("GET", f"/images/{quote(name, safe='/:@')}/json")["Id"])
         except container_engine.EngineError as error:
             if error.status != container_engine.NOT_FOUND:
                 raise

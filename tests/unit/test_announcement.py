@@ -82,6 +82,15 @@ def test_the_run_of_a_shell_is_found_by_its_ancestors_its_job_or_its_place(case:
         assert (last.command if last else "") == expected
 
 
+def test_a_night_of_a_timer_that_has_ended_hides_no_run(tmp_path: Path) -> None:
+    announced(tmp_path, 0, shell(SHELL))
+    announced(tmp_path, 1, shell(OTHER))
+    file = tmp_path / announcement.FOLDER / "1.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "command": "ccbed nightly quick"}))
+    last = announcement.last(tmp_path, shell(SHELL))
+    assert last and last.command == "0"
+
+
 def test_two_runs_of_a_shell_at_the_same_time_are_not_taken_for_each_other(tmp_path: Path) -> None:
     announced(tmp_path, 1, shell(SHELL), took_s=5.0)
     announced(tmp_path, 2, shell(PART, SHELL))

@@ -221,6 +221,15 @@ def test_a_copy_that_is_taken_every_few_steps_is_whole_where_a_later_one_is_that
         assert evidence["rows"]["attempt 1"]["copies of the model"]["result"] == expected
 
 
+def test_a_list_in_the_checkpoint_that_only_an_earlier_search_found_is_not_observed() -> None:
+    """The one that was restored does not stand for the one that was not."""
+    job = changed(right(), setting(watch.State, copies={"kept ema 0 0": "e1 5", "again": "b1 7"}))
+    contents = {"copies": ["ema", "best"], "tensors.ema": "e1", "tensors.best": "b1"}
+    resumption = training.lineage_of(changed(job, setting(watch.Saved, contents=contents)).run()).resumptions[-1]
+    states = [state for process in resumption.attempt.ranks.values() for state in process.states.values()]
+    assert completeness._unobserved_copy(resumption, *states) == "best"
+
+
 def test_an_average_of_a_part_of_the_model_is_a_copy_that_a_trial_may_accept_to_lose() -> None:
     names = {"body.weight": ["float32", [4, 4]], "head.weight": ["float32", [2, 4]], "head.bias": ["float32", [2]]}
     tensors = {

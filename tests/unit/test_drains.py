@@ -286,8 +286,29 @@ def test_a_host_is_set_aside_until_a_time(ccbed: Verb, tmp_path: Path) -> None:
     assert ccbed("set-aside", "h2", "--reason", "a fan", "--until", "2030-01-01")[0] == 0
     assert "until 2030-01-01T00:00:00Z" in ccbed("status")[1]
     ccbed("set-aside", "h2", "--end")
-    assert ccbed("set-aside", "h3", "--reason", "a fan", "--until", "2020-01-01")[0] == 0
+    for past in ("2020-01-01", "99999999d"):
+        code, output = ccbed("set-aside", "h3", "--reason", "a fan", "--until", past)
+        assert (code, "must be a time to come" in output) == (3, True), output
+    code, output = ccbed("set-aside", "--reason", "a fan")
+    assert (code, "no host is named" in output) == (3, True), output
     assert "nothing of bed lab is set aside" in ccbed("set-aside")[1]
+    ccbed("set-aside", "h3", "--reason", "a fan", "--until", "3d")
+    file = tmp_path / "beds" / "lab" / quarantine.FILE
+    file.write_text(file.read_text().replace(json.loads(file.read_text())["drained"]["h3"]["until"], "soon"))
+    code, output = ccbed("set-aside")
+    assert (code, "what is set aside is not known" in output) == (4, True), output
+
+
+def test_a_node_that_nights_accused_is_taken_back_also_where_it_left_the_bed(ccbed: Verb, tmp_path: Path) -> None:
+    ccbed("up")
+    offences = tuple(
+        quarantine.Offence(node="n9", host="h9", night=f"night{number}", number=number, reason="slow", is_alone=True)
+        for number in (1, 2)
+    )
+    quarantine._write(tmp_path / "beds" / "lab", quarantine.Quarantine(offences=offences))
+    (name,) = (aside["name"] for aside in json.loads(ccbed("set-aside", "--json")[1])["set_aside"])
+    code, output = ccbed("set-aside", name, "--end")
+    assert (code, f"back in use: {name}" in output) == (0, True), output
 
 
 def test_hosts_and_nodes_that_are_set_aside_are_one_list_and_end_together(ccbed: Verb, tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,34 @@ def test_a_fault_that_is_healed_before_it_is_proved_is_not_injected_again(
         loop.run_once()
     assert done == ["on", "off"]
     assert (answers["act"][0], answers["heal"][0]) == ("fail", "ok")
+
+
+def test_a_task_that_cannot_wait_fails_and_those_behind_it_run() -> None:
+    """Without a free descriptor nothing can be waited for."""
+    ended: list[str] = []
+
+    def cannot_wait(go_on: Any) -> None:
+        raise OSError(24, "Too many open files")
+
+    def first() -> Generator[Any, Any, None]:
+        try:
+            yield cannot_wait
+        except OSError:
+            ended.append("first")
+            raise
+
+    def second() -> Generator[Any, Any, None]:
+        ended.append("second")
+        yield 0.0
+
+    loop = Loop()
+    queue = fault_lifecycle.SerialQueue(loop)
+    with contextlib.suppress(OSError):
+        queue.add("n0", first())
+    queue.add("n0", second())
+    while "second" not in ended:
+        loop.run_once()
+    assert ended == ["first", "second"]
 
 
 def test_a_fault_that_shows_when_its_healing_was_ordered_is_proved_first(

@@ -131,6 +131,18 @@ def test_no_copy_holds_a_token_of_a_known_issuer_or_random_value() -> None:
     ] == []
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.json", f'{{"secrets":{{"db":"{WORD}"}}}}'), ("a.json", f'{{"credentials":{{"password":"{WORD}"}}}}'),
+        ("a.py", f'PASSWORDS={{"{WORD}"}}'), ("a.py", f'auth_password = f"{{cfg.user}}:{WORD}"'),
+        ("run.sh", f'tool --token "-{WORD}Ab39"'),
+    ],
+)  # fmt: skip
+def test_brackets_and_dashes_make_no_reference_of_a_secret(name: str, text: str) -> None:
+    assert WORD.encode() not in inputs.redacted_copy(name, text.encode())[0]
+
+
 def test_text_whose_characters_have_two_bytes_is_left_out() -> None:
     project = inputs.Project(root=Path("/w"), files={"a.ini": f"password={WORD}".encode("utf-16")}, left_out={})
     kept, left_out, _ = inputs.select(project, lambda content: False)

@@ -72,6 +72,14 @@ def test_a_former_key_works_for_one_release_with_every_verb(ccbed: Desk, table: 
     assert "unknown" not in ccbed.err
 
 
+def test_a_table_of_a_former_verb_is_that_of_the_present_one(ccbed: Desk) -> None:
+    ccbed("up", "local.yml")
+    write(ccbed, '[drain]\nreason = "a fan"\n')
+    assert ccbed("status") == 0
+    assert "the verb drain is now set-aside; the former name works for one release" in ccbed.err
+    assert ccbed("set-aside", "localhost") == 0
+
+
 @pytest.mark.parametrize("text", ["'rng,ema'", "['rng', 'ema']"])
 def test_the_parts_that_may_be_lost_are_a_text_or_a_list(ccbed: Desk, text: str) -> None:
     ccbed("up", "local.yml")

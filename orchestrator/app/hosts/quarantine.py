@@ -147,8 +147,9 @@ def read(workdir: Path) -> Quarantine:
         now = datetime.datetime.now(datetime.UTC)
         in_force = {host: drain for host, drain in quarantine.drained.items() if not drain.is_over(now)}
         return replace(quarantine, drained=in_force)
-    except (paths.TornBundleError, OSError) as error:
-        problems = error.problems if isinstance(error, paths.TornBundleError) else (f"{file}: {error.strerror}",)
+    except (paths.TornBundleError, OSError, ValueError, TypeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        problems = error.problems if isinstance(error, paths.TornBundleError) else (f"{file}: {reason}",)
         raise InfrastructureError(
             *(f"what is set aside is not known: {problem}" for problem in problems),
             hint=f"restore {file}, or remove it: then nothing of the bed is set aside",

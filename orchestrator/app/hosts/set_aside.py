@@ -66,6 +66,8 @@ def run(session: Session, request: SetAsideRequest) -> Changed:
         return _end(session, bed, request.names)
     if request.names:
         return _begin(session, bed, request)
+    if request.reason or request.until:
+        raise UsageError("no host is named", hint="ccbed set-aside HOST --reason TEXT; ccbed set-aside lists what is")
     listed = tuple(_listed(bed, beds.identify_nodes(session, bed)))
     return Changed(bed=bed.name, asides=listed, lines=() if listed else (f"nothing of bed {bed.name} is set aside",))
 
@@ -127,11 +129,12 @@ def _end(session: Session, bed: BedSpec, names: tuple[str, ...]) -> Changed:
     if not names:
         raise UsageError("--end needs the names of hosts or nodes", hint="ccbed set-aside lists them")
     workdir = Path(bed.workdir)
-    hosts = (*selection.host_names(bed), *quarantine.read(workdir).drained)
-    nodes = [name for name in names if name not in hosts and ("@" in name or name in {node.name for node in bed.nodes})]
+    known, present = quarantine.read(workdir), beds.identify_nodes(session, bed)
+    hosts = (*selection.host_names(bed), *known.drained)
+    accused, members = known.nodes(present).keys() - known.drained.keys(), {node.name for node in bed.nodes}
+    nodes = [name for name in names if name in accused or (name not in hosts and ("@" in name or name in members))]
     rest = [name for name in names if name not in nodes]
     chosen = selection.require_hosts(bed, rest, others=hosts) if rest else ()
-    present = beds.identify_nodes(session, bed) if nodes else Nodes({})
     listed = {aside.name: aside for aside in _listed(bed, present)}
     quarantine.end(workdir, chosen, nodes, present)
     places = {node.name: node.host for node in bed.nodes} | dict(zip(chosen, chosen, strict=True))

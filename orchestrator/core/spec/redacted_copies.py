@@ -17,7 +17,9 @@ LITERALS = {".py", ".pyi", ".pyx", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".h
 #: Files in which a value may extend to the end of its line.
 _LINES = {".yaml", ".yml", ".ini", ".cfg", ".conf", ".toml", ".properties"}
 #: A value that stands elsewhere: ``${X}``, ``$X``, ``$(cmd)``, ``{{ x }}``, ``{x}``, ``<token>``, ``%(x)s``, ``env:X``.
-_REFERENCE = re.compile(r"\$[{(]|\$[A-Z_][A-Z0-9_]*\Z|\{\{|\{[^{}]*\}|<[^<>]*>|%[(s]|env:|\*+\Z|\.\.\.")
+_REFERENCE = re.compile(
+    r"\$[{(]|\$[A-Z_][A-Z0-9_]*\Z|\{\{|\{\w*\}|(?:\{[^{}\x22':,]*\})+\Z|<[^<>]*>|%[(s]|env:|\*+\Z|\.\.\."
+)
 #: Names and values that are not joined by an assignment: arguments of a function, ``name: A`` beside ``value: b``, instructions.
 _PAIRS = [re.compile(pattern, re.MULTILINE) for pattern in (
     r"""\b(?:setdefault|putenv|setenv|getenv|get|environ)\(\s*["'](?P<name>[\w.-]+)["']\s*(?:,|\)\s*or)\s*["'](?P<value>[^"'\n]+)""",

@@ -120,8 +120,10 @@ def trends(session: Session, request: TrendRequest) -> Trends:
 def _newest(nights: Iterable[NightEntry], matching: Iterable[Trend]) -> Iterator[tuple[Night, NightJudgement]]:
     """The newest judged night of each bed, with its findings on these trends. One that cannot be read is a note of the index."""
     from .. import night_files
+    from ..night_judgement import FLEET
 
     figures = {(trend.bed, trend.metric.name, trend.key, node) for trend in matching for node in trend.nodes}
+    metrics = {figure[:3] for figure in figures}
     by_bed = {
         entry.bed: entry for entry in sorted(nights, key=lambda entry: entry.number) if entry.number and entry.outcome
     }
@@ -131,6 +133,7 @@ def _newest(nights: Iterable[NightEntry], matching: Iterable[Trend]) -> Iterator
             findings = [
                 judged for judged in (judgement.findings if judgement else ())
                 if (bed, judged.finding.metric, judged.key, judged.finding.node or "") in figures
+                or (judged.finding.gate == FLEET and (bed, judged.finding.metric, judged.key) in metrics)
             ]  # fmt: skip
             if judgement and findings:
                 yield night_files.read_night(Path(entry.directory)), replace(judgement, findings=tuple(findings))

@@ -111,9 +111,11 @@ def solve(
     limit, most = max(least, min(wide, engine.RESOLUTION * least)), engine.RESOLUTION * least
     fabric = _Fabric(nodes=nodes, group=group, least=least, sigma=sigma, has_reference=reference is not None)
     slow, alternatives, common, rest = fabric.explain(excess)
+    #: Without a reference the slow pairs may be the usual ones: those that are much faster are no less a finding.
+    is_far = rest > limit if reference is not None else np.abs(rest) > limit
     return Sweep(
         pairs=count, has_baseline=True, culprits=slow, alternatives=alternatives, common=-math.expm1(-common), sigma=sigma, limit=limit,
-        unexplained=int(np.sum(rest > limit)), is_wide=wide > most, missing=missing, shared=shared,
+        unexplained=int(np.sum(is_far)), is_wide=wide > most, missing=missing, shared=shared,
     )  # fmt: skip
 
 

@@ -102,8 +102,10 @@ def _sentence(outcome: str, rows: Sequence[Row], findings: Sequence[Judged], fai
 
 
 def _rank(judged: Judged) -> float:
-    """What is no ratio first, then the largest move."""
-    return -(judged.compared.excess or 0.0) if judged.compared else -math.inf
+    """What is no ratio first, as a failed floor of a value that is 0, then the largest move."""
+    excess = judged.compared.excess if judged.compared else None
+    is_ratio = excess is not None or (judged.compared is not None and judged.state != "fail")
+    return -(excess or 0.0) if is_ratio else -math.inf
 
 
 _ORDER: tuple[State, ...] = ("passed", "failed", "unknown", "error", "unfinished", "skipped")

@@ -115,7 +115,7 @@ def _figure(judged: Judged) -> dict[str, str]:
     """``limit``: in percent of what it was compared with; empty where it was compared with nothing, or with a floor."""
     compared = judged.compared
     assert compared is not None
-    is_known = compared.excess is not None
+    is_known = compared.excess is not None or judged.finding.gate == floor_limits.GATE
     return {
         "metric": figure_units.name(judged.finding.metric), "of": judged.finding.node or "all nodes",
         "measured": "" if judged.value is None else figure_units.quantity(judged.value, judged.unit), "state": judged.state,

@@ -71,17 +71,18 @@ class Loop:
         run_and_rearm()
 
     def start(self, steps: Steps[None]) -> None:
-        """Run a task until it ends. While it waits, the loop makes other calls."""
+        """Run a task until it ends. While it waits, the loop makes other calls. What cannot wait raises its error in the task."""
 
         def go_on(result: Any = None) -> None:
-            try:
+            with contextlib.suppress(StopIteration):
                 wait = steps.send(result)
-            except StopIteration:
-                return
-            if callable(wait):
-                wait(go_on)
-            else:
-                self.call_later(wait, go_on)
+                while True:
+                    try:
+                        wait(go_on) if callable(wait) else self.call_later(wait, go_on)
+                    except Exception as error:  # noqa: BLE001 such as no descriptor left
+                        wait = steps.throw(error)
+                    else:
+                        return
 
         go_on()
 

@@ -12,6 +12,15 @@ from typing import Any
 #: Former name -> the name now, below the package.
 FORMER = {
     "views.collectives.statistics": "views.statistics",
+    "views.comparison.pairs": "views.comparison.run_pairs",
+    "views.training.checkpoints": "views.training.job_checkpoints",
+    "views.training.claims": "views.training.stated_steps",
+    "views.training.cost": "views.training.checkpoint_cost",
+    "views.training.overview": "views.training.job_steps",
+    "views.training.parts": "views.training.state_parts",
+    "views.training.recovery": "views.training.recovery_times",
+    "views.training.replay": "views.training.redone_steps",
+    "views.training.systems": "views.training.compared_systems",
     "views.clock": "views.event_order",
     "views.faults": "views.fault_stages",
     "views.values": "views.json_values",

@@ -13,7 +13,7 @@ from ...model.verdict import Verdict
 from .attempts import Attempt, Process, add
 from .job_checkpoints import Write
 from .kept import drawn_from
-from .kept_lists import are_as_in, distance, modules, of_script
+from .kept_lists import AGAIN, are_as_in, distance, modules, of_script
 from .redone_steps import Replay, replays, share
 from .resumption import Lineage, Resumption, Step
 from .rounding import SHARE
@@ -334,7 +334,8 @@ def _parts_of_models(saved: Mapping[str, object], names: Collection[str]) -> set
 def _unobserved_copy(resumption: Resumption, *states: watch.State) -> str:
     """The key of a copy of the model in the checkpoint that no state has; behind the digests of lists stand sums."""
     contents = [write.saved.contents for write in _writes(resumption) if write.saved]
-    known = {digest.split()[0] for state in states for digest in state.copies.values() if digest}
+    copies = (item for state in states for item in state.copies.items())
+    known = {digest.split()[0] for key, digest in copies if digest and key != AGAIN}
     keys = (
         str(key) for saved in contents for key in saved.get("copies") or () if saved.get(f"tensors.{key}") not in known
     )

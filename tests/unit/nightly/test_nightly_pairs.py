@@ -59,6 +59,14 @@ def test_two_slow_nodes_of_eight_are_both_named() -> None:
     assert {culprit.label for culprit in result.culprits} == {"node a", "node f"}
 
 
+@pytest.mark.parametrize(("nodes", "slow"), [(5, 2), (8, 3), (4, 2), (8, 4)])
+def test_slow_nodes_whose_pairs_are_the_most_are_not_the_usual_rate(nodes: int, slow: int) -> None:
+    """Without a reference nothing says whether most pairs are slow or the others fast: they differ."""
+    pairs = [(a, b) for a in range(nodes) for b in range(nodes) if a != b and min(a, b) < slow]
+    result = solve(rates(*pairs, by=0.5, nodes=nodes), NODES[:nodes])
+    assert pair_sweeps.judge(result, "busbw").outcome in ("warn", "unknown")
+
+
 def test_a_slow_uplink_of_a_switch_group_is_named() -> None:
     groups = {node: "xyz"[index // 4] for index, node in enumerate("abcdefghijkl")}
     slow = [(a, b) for a in range(4) for b in range(4, 12)]
