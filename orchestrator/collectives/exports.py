@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from ..core.verdict.run_metrics import Metric
 from ..model.run import Run
-from ..reports.prometheus import Gauge, known_gauge
+from ..reports.metrics import Gauge, known_gauge
 from . import views as collectives
 
 

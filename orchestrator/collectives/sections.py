@@ -11,7 +11,7 @@ from ..app.places import run_path
 from ..core.verdict import sentence
 from ..model import codec, events
 from ..model.run import Run
-from ..reports.markdown import cell, table_lines
+from ..reports.summary import cell, table_lines
 from ..views import quantities
 from . import views as collectives
 from .page import iteration, link_map, measured_charts

@@ -54,7 +54,7 @@ def test_a_run_of_no_collectives_loads_none_of_their_views_and_no_library_of_the
         "orchestrator.cli.verbs.run_verb",
         "orchestrator.run",
         "orchestrator.reports.html",
-        "orchestrator.reports.markdown",
+        "orchestrator.reports.summary",
     ]
     assert (
         heavy_after(

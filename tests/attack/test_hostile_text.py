@@ -17,7 +17,7 @@ from orchestrator.cli import main
 from orchestrator.cli.inputs import terminal_session
 from orchestrator.cli.render import terminal
 from orchestrator.model.verdict import Verdict
-from orchestrator.reports import html, junit, markdown
+from orchestrator.reports import html, junit, summary
 from orchestrator.store import unpack
 
 from ..unit import run_builder
@@ -119,7 +119,7 @@ def test_no_report_takes_text_for_markup() -> None:
         and "img" not in rendered.tags
     )
     ET.fromstring(junit.render(run)["junit.xml"])
-    page = markdown.render(run)["summary.md"].decode()
+    page = summary.render(run)["summary.md"].decode()
     page = re.sub(r"`[^`]*`", "", page.replace("\\`", ""))  # what stands in backticks is no markup
     assert "<script" not in page and not re.search(r"(?<!\\)\]\(", page) and not re.search(r"!\[", page)
     assert controls(page) == set()

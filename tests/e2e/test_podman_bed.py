@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -166,7 +167,7 @@ def test_a_host_behind_ssh_may_have_podman_without_docker(service: tuple[Podman,
     for name in ("sh", "podman"):
         (programs / name).symlink_to(str(shutil.which(name)))
     with sshd.running(tmp_path / "sshd", f"SetEnv PATH={programs}") as server:
-        host = replace(server.host(), engine=str(podman.socket))
+        host = replace(server.host(), engine=str(podman.socket), python=sys.executable)
         site = RemoteSite(sshd.bed(tmp_path, host), host)
         site.open(60)
         known = engines.Engine(host, site.call).identify()

@@ -10,7 +10,7 @@ import pytest
 from orchestrator import views
 from orchestrator.cli.render.run_lines import RunLines
 from orchestrator.model.run import Run
-from orchestrator.reports import markdown
+from orchestrator.reports import summary
 
 from . import history, synthetic
 from .verdicts import ask, not_passed
@@ -189,7 +189,7 @@ def test_the_log_of_a_failed_rank_is_shown_as_a_terminal_leaves_it() -> None:
     assert long == f"{'x' * 1000} … 998,000 characters … {'x' * 1000}"
     empty = views.failed_rank(_failed_with("ccbed: run 1\n"), 40)
     assert empty is not None and empty.tail == ()
-    text = markdown.render(_failed_with("ccbed: run 1\n"))["summary.md"].decode()
+    text = summary.render(_failed_with("ccbed: run 1\n"))["summary.md"].decode()
     assert "\nIt wrote nothing into `nodes/n3/i1-e0/rank-3.log`.\n" in text
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import socket
 import socketserver
 import threading
 from collections.abc import Iterator
@@ -90,6 +91,23 @@ def test_an_engine_that_is_too_old_is_refused_with_what_helps(tmp_path: Path) ->
         pytest.raises(EngineError, match=r"too old .*1\.40.*install Docker 20\.10"),
     ):
         container_engine.EngineClient(str(tmp_path / "s")).request("GET", "/version")
+
+
+def test_an_engine_that_answers_before_it_has_read_the_body_is_understood(tmp_path: Path) -> None:
+    def refuse() -> None:
+        with server.accept()[0] as connection:
+            connection.recv(200)
+            connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "s"))
+        server.listen()
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        with pytest.raises(EngineError) as raised:
+            container_engine.EngineClient(str(tmp_path / "s")).request("POST", "/x", "x" * (4 << 20))
+        thread.join()
+    assert raised.value.status == container_engine.NOT_FOUND
 
 
 def test_what_answers_with_something_else_than_containers_is_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:

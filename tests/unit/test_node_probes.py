@@ -20,7 +20,7 @@ from orchestrator.rank import probes as registry
 from orchestrator.rank.node_probe import probe_results, probe_run
 from orchestrator.rank.node_probe.probe_results import Fact, Missing, Node, Problem
 from orchestrator.rank.probes import clock, cpu, disk, gemm, gpu_health, memory, nic, sdc, versions
-from orchestrator.reports import html, markdown
+from orchestrator.reports import html, summary
 from orchestrator.views import probes
 from orchestrator.workloads import node_probe
 
@@ -370,7 +370,7 @@ def test_the_page_and_the_summary_show_the_figures_and_no_loss() -> None:
         "index.html"
     ].decode()
     assert 'id="h-loss"' in trained and "<dt>loss</dt>" in trained, "the control"
-    text = markdown.render(run)["summary.md"].decode()
+    text = summary.render(run)["summary.md"].decode()
     assert (
         "| gemm float32 | TFLOP/s | 2 ±50% | 2 | 0.0% |" in text and "not measured: gemm: no &lt;GPU&gt; (n2)" in text
     )

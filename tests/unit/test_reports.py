@@ -19,14 +19,14 @@ from orchestrator.model.event import History
 from orchestrator.model.payload import REGISTRY
 from orchestrator.model.run import Run
 from orchestrator.model.verdict import Verdict
-from orchestrator.reports import html, junit, markdown, prometheus
+from orchestrator.reports import html, junit, metrics, summary
 from orchestrator.reports.page import event_sentences, loss_chart, svg
 from orchestrator.views import training
 
 from . import history, run_builder
 from .golden import same_as_golden
 
-ALL = (html, markdown, junit, prometheus)
+ALL = (html, summary, junit, metrics)
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
 #: What a run can lack: each changes the run, its view, or its time line.
@@ -283,9 +283,9 @@ def test_a_run_that_left_its_bed_broken_is_green_in_no_report(monkeypatch: pytes
     observed = replace(run_builder.view(), kind="infrastructure", reason="n2 could not be started again")
     monkeypatch.setattr(training, "view", lambda run: observed)
     assert ET.fromstring(junit.render(run)["junit.xml"]).find("testsuite/testcase[@name='run']/error") is not None
-    assert markdown.render(run)["summary.md"].startswith(b"# BROKEN: ")
+    assert summary.render(run)["summary.md"].startswith(b"# BROKEN: ")
     assert b'<header class="broken">' in html.render(run)["index.html"]
-    assert b"} 4\n" in prometheus.render(run)["metrics.prom"]
+    assert b"} 4\n" in metrics.render(run)["metrics.prom"]
 
 
 def test_junit_survives_characters_that_xml_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,28 +298,26 @@ def test_junit_survives_characters_that_xml_cannot_hold(monkeypatch: pytest.Monk
 
 def test_a_cell_of_the_summary_keeps_to_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
     bad = Verdict(check="a|b", outcome="fail", text="one\ntwo")
-    text = markdown.render(replace(prepare(monkeypatch), verdicts=(bad,)))["summary.md"].decode()
+    text = summary.render(replace(prepare(monkeypatch), verdicts=(bad,)))["summary.md"].decode()
     assert "| fail | a\\|b | one two |" in text
 
 
 def test_gauges_leave_out_what_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = prometheus.render(prepare(monkeypatch))["metrics.prom"].decode()
+    whole = metrics.render(prepare(monkeypatch))["metrics.prom"].decode()
     assert re.search(r"^ccbed_failover_ttr_seconds\{.*\} 0\.158$", whole, re.MULTILINE)
-    partial = prometheus.render(prepare(monkeypatch, "not recovered"))["metrics.prom"].decode()
+    partial = metrics.render(prepare(monkeypatch, "not recovered"))["metrics.prom"].decode()
     assert "ccbed_failover_ttr_seconds" not in partial
 
 
 def test_every_gauge_line_has_the_form_of_the_exposition_format(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = prometheus.render(prepare(monkeypatch))["metrics.prom"].decode()
+    text = metrics.render(prepare(monkeypatch))["metrics.prom"].decode()
     sample = re.compile(r'^[a-z_]+\{[a-z_]+="[^"]*"(,[a-z_]+="[^"]*")*\} [0-9.e+-]+$')
     lines = [line for line in text.splitlines() if not line.startswith("# ")]
     assert lines
     assert [line for line in lines if not sample.match(line)] == []
 
 
-@pytest.mark.parametrize(
-    ("report", "file"), [(markdown, "summary.md"), (junit, "junit.xml"), (prometheus, "metrics.prom")]
-)
+@pytest.mark.parametrize(("report", "file"), [(summary, "summary.md"), (junit, "junit.xml"), (metrics, "metrics.prom")])
 def test_the_reference_failover_is_reported_as_before(
     monkeypatch: pytest.MonkeyPatch, report: ModuleType, file: str
 ) -> None:

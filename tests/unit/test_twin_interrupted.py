@@ -97,7 +97,7 @@ def test_the_time_without_an_orchestrator_counts_as_far_as_ranks_show_that_they_
 
 @pytest.mark.parametrize("follows", [True, False])
 def test_exact_gives_the_reason_why_no_reference_run_could_be_made(follows: bool) -> None:
-    why, job = "/home/me/project cannot be copied: Permission denied", right().run()
+    why, job = "/data/project cannot be copied: Permission denied", right().run()
     at, source = Clock(boot="b", mono=9.0, wall=9.0), Source(writer="ctl", n=0)
     history = History(
         tuple(

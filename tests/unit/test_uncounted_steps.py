@@ -14,7 +14,7 @@ from orchestrator.core.verdict import run_metrics, sentence
 from orchestrator.model import watch
 from orchestrator.model.run import Run, StepRecord
 from orchestrator.model.trial import Trigger
-from orchestrator.reports import html, markdown, prometheus
+from orchestrator.reports import html, metrics, summary
 from orchestrator.reports.page import loss_chart
 
 from ..sim import world
@@ -125,13 +125,13 @@ def test_of_a_script_that_did_not_finish_no_step_is_said(run: Run, view: views.R
 def test_the_reports_leave_out_what_is_not_known(run: Run, view: views.RunView) -> None:
     assert [name for name, _, _ in html.figures(run, view, NO_LOSSES)] == ["steps", "detected in"]
     assert html.figures(run, view, NO_LOSSES)[0][1] == "not reported"
-    text = markdown.render(run)["summary.md"].decode()
+    text = summary.render(run)["summary.md"].decode()
     assert "back and finished" in text and "not back" not in text
     assert "resumed from not known; steps redone: not known, after not known" in text
 
 
 def test_the_metrics_leave_out_what_is_not_known(run: Run) -> None:
-    text = prometheus.render(run)["metrics.prom"].decode()
+    text = metrics.render(run)["metrics.prom"].decode()
     figures = {metric.metric for metric in run_metrics.of(run)}
     assert not any(f"ccbed_{name}" in text for name in ("run_steps", "run_goodput", "failover_lost", "failover_ttr"))
     assert "ccbed_run_failovers" in text

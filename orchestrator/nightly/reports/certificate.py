@@ -10,7 +10,7 @@ from typing import Any
 from ...core.verdict.sentence import count
 from ...model import codec, errors
 from ...model.errors import UsageError
-from ...reports.markdown import table_lines
+from ...reports.summary import table_lines
 from ...store import paths, seal
 from .. import night_files
 from ..judging import floor_limits

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from datetime import datetime
 
-from ...reports.prometheus import Gauge, known_gauge, text
+from ...reports.metrics import Gauge, known_gauge, text
 from ..night_judgement import Judged
 from .night_report import ROW_ORDER, NightReport, cells, worst
 from .night_table import ORDER

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ...reports.markdown import cell, code, table_lines
+from ...reports.summary import cell, code, table_lines
 from .night_report import NightReport, cells
 from .night_table import grid, head, next_step, table
 

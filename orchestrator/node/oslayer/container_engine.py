@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import re
@@ -85,7 +86,8 @@ class PendingRequest:
         try:
             self._connection.sock = _connected(socket_path, deadline_s)
             full_path = path if _VERSIONED.match(path) else f"/v{api_version(socket_path)}{path}"
-            self._connection.request(method, full_path, data, headers)
+            with contextlib.suppress(BrokenPipeError):  # an engine may answer before it has read the body
+                self._connection.request(method, full_path, data, headers)
         except OSError as error:
             self.close()
             raise connection_error(socket_path, error, deadline_s) from error

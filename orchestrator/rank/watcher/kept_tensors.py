@@ -86,9 +86,9 @@ class KeptTensors:
             models = _sequences(known, [*known.modules, *known.copies])
             left_out = {_total(tensors) for tensors in models} if n and by_digest else set[str]()
         for number, (value, same) in enumerate(item for item in by_digest.items() if item[0] not in left_out):
-            found = {f"{KEPT} {group.name} {number} {index}": group for index, group in enumerate(same)}
             self._again += same[:1] if value in self._earlier else []
-            self._groups.update({} if value in self._earlier else found)
+            if value not in self._earlier:
+                self._groups.update({f"{KEPT} {g.name} {number} {index}": g for index, g in enumerate(same)})
         self._earlier = [*self._earlier, *by_digest][-REMEMBERED:]
         self._ended, self._cost_s = time.monotonic(), time.thread_time() - begin
 

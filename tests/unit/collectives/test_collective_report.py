@@ -22,7 +22,7 @@ from orchestrator.collectives.plugins.reports import plots
 from orchestrator.collectives.views import case_table, finding_text, phrases
 from orchestrator.core.verdict import run_metrics as core_metrics
 from orchestrator.model.run import Run
-from orchestrator.reports import html, junit, markdown, prometheus
+from orchestrator.reports import html, junit, metrics, summary
 from orchestrator.run import judging
 from orchestrator.views import quantities
 
@@ -66,7 +66,7 @@ def test_the_sheet_is_as_somebody_read_it(run: Run) -> None:
 
 
 def test_the_summary_is_as_somebody_read_it(run: Run) -> None:
-    same_as_golden("collectives/summary.md", markdown.render(run)["summary.md"].decode())
+    same_as_golden("collectives/summary.md", summary.render(run)["summary.md"].decode())
 
 
 def test_the_document_has_the_shape_of_nccl_tests(run: Run) -> None:
@@ -250,7 +250,7 @@ PARTIAL: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", PARTIAL)
-@pytest.mark.parametrize("module", [html, junit, prometheus, markdown, report], ids=lambda entry: entry.__name__)
+@pytest.mark.parametrize("module", [html, junit, metrics, summary, report], ids=lambda entry: entry.__name__)
 def test_partial_runs_have_their_reports(run: Run, module: ModuleType, case: str) -> None:
     made = module.render(replace(run, **PARTIAL[case]))
     assert made

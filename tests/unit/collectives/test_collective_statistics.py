@@ -353,10 +353,10 @@ def test_thinned_points_keep_every_extreme() -> None:
 
 def test_a_training_run_is_checked_without_arrays() -> None:
     script = (
-        "import sys; from tests.unit import run_builder; from orchestrator.reports import html, markdown;"
+        "import sys; from tests.unit import run_builder; from orchestrator.reports import html, summary;"
         "from orchestrator.collectives.plugins.reports import collectives;"
         "from orchestrator.core.verdict import run_metrics; run = run_builder.run(); assert collectives.render(run) == {};"
-        "html.render(run); markdown.render(run); list(run_metrics.of(run)); print('numpy' in sys.modules)"
+        "html.render(run); summary.render(run); list(run_metrics.of(run)); print('numpy' in sys.modules)"
     )
     root = Path(__file__).parents[3]
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=root, timeout=60, check=False)  # fmt: skip

@@ -18,7 +18,7 @@ from orchestrator.collectives.views import directions as link_directions
 from orchestrator.core.verdict import run_metrics as core_metrics
 from orchestrator.model.event import History
 from orchestrator.model.run import Run
-from orchestrator.reports import html, prometheus
+from orchestrator.reports import html, metrics
 
 from .. import simulated
 from . import collective_runs
@@ -218,7 +218,7 @@ def test_files_for_programs_have_a_line_for_each_direction(run: Run) -> None:
     assert (rough["bits_per_s"], rough["least_bits_per_s"]) == ("140000000", "87500000")
     values = {metric.metric: metric.value for metric in core_metrics.of(run) if metric.metric.startswith("link ")}
     assert values["link 0-3 greatest beta"] == 1.6 * BETA and values["link 3-0 beta"] == BETA
-    text = prometheus.render(run)["metrics.prom"].decode()
+    text = metrics.render(run)["metrics.prom"].decode()
     assert (
         'ccbed_collective_link_least_bytes_per_second{trial="allreduce",bed="fabric",from="n0",to="n3"} 10937500'
         in text
