@@ -13,6 +13,7 @@ from orchestrator.core.verdict import twin as twins
 from orchestrator.model.errors import Interrupted
 from orchestrator.model.event import Clock, Event, History, Source, event
 from orchestrator.model.events import FaultInjected, Progress, RunEnd, RunResumed
+from orchestrator.model.trial import Trial, World
 from orchestrator.model.verdict import Verdict
 from orchestrator.run import twin_runs
 from orchestrator.store import bed_files, bundle, paths
@@ -118,3 +119,19 @@ def test_a_rung_for_which_nothing_was_compared_does_not_hold() -> None:
         exact = shown(run_builder.run(verdicts=verdicts))["exact"]
         assert (exact.state, exact.text) == ("not asked", f"no step was done twice, and {reason}")
     assert shown(run_builder.run(verdicts=(nothing, verdict("bit-exact", "pass"))))["exact"].state == "holds"
+
+
+def test_only_runs_that_compute_the_same_share_a_reference_run() -> None:
+    trial = Trial(name="t", workload="script")
+
+    def key(other: Trial, torch: str = "2.13") -> str:
+        return twins.twin_key(other, {"torch": torch})
+
+    assert key(replace(trial, name="u", require="whole", accept=("rng",))) == key(trial)
+    others = [
+        replace(trial, seed=8),
+        replace(trial, params={"lr": 1}),
+        replace(trial, workload="train-dp"),
+        replace(trial, world=World(nodes=2)),
+    ]
+    assert key(trial) not in {key(trial, torch="2.12"), *map(key, others)}
