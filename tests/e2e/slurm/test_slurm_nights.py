@@ -130,7 +130,11 @@ def test_a_night_that_was_killed_is_resumed_on_its_job_or_another_which_is_relea
         until(lambda: not user.slurm.jobs())
     (user.home / "go").touch()
     resumed = ["nightly", "--resume", str(night(user)), *(["-i", inventory] if named else [])]
-    output = user.ccbed(*resumed, *user.runs("night"))
+    done = subprocess.run(
+        user.argv(*resumed, *user.runs("night")), env=user.environment, capture_output=True, text=True, timeout=LIMIT_S
+    )
+    output = done.stdout + done.stderr
+    assert done.returncode in (0, 2), output  # on a busy machine nothing is compared, and what ran has still passed
     assert {cell: state for cell, (state, _) in rows(user).items()} == {"waits": "passed", "gemm": "passed"}, output
     assert len(list(night(user).glob("runs/*-waits-*"))) == 1 + is_cancelled
     assert (f"job {job} of bed lab holds no nodes any more" in output) is is_cancelled, output
