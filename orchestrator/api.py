@@ -34,12 +34,16 @@ from .model.errors import (
     UsageError,
     explain,
 )
-from .model.frozen import dataclass
+from .model.frozen import asdict, dataclass
 from .model.verdict import Rung, Verdict
 
 if TYPE_CHECKING:
+    import pandas
+
     from .cli.inputs.terminal_session import Session
+    from .core.verdict.run_metrics import Metric
     from .model import launch
+    from .model.bed import BedSpec
 
 __all__ = [
     "Bed", "CcbedError", "FailedError", "InfrastructureError", "Interrupted", "Outcome", "Result", "Rung", "Trial", "UnknownError",
@@ -90,6 +94,53 @@ class Result:
     def findings(self) -> tuple[Verdict, ...]:
         return tuple(verdict for verdict in self.verdicts if verdict.outcome == "fail")
 
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The figures of the run, in SI units, as ``metrics.jsonl`` of the bundle has them; none where there is no such file.
+
+        Example: ``[metric.value for metric in result.metrics if metric.metric == "busbw"]``
+        """
+        from .core.verdict import run_metrics
+
+        file = self.bundle / "metrics.jsonl"
+        return tuple(map(run_metrics.parse, file.read_text().splitlines() if file.is_file() else ()))
+
+    @property
+    def time_to_recover(self) -> float | None:
+        """Seconds from the fault to the first step after it, of the slowest recovery. None: no recovery, or not known."""
+        return max((metric.value for metric in self.metrics if metric.metric == "ttr"), default=None)
+
+    @property
+    def phases(self) -> Mapping[str, float]:
+        """Phase -> seconds of the slowest recovery; they sum to ``time_to_recover``. ``{"detect": 0.002, "join": 0.031}``"""
+        slowest = max(
+            (metric for metric in self.metrics if metric.metric == "ttr"), default=None, key=lambda ttr: ttr.value
+        )
+        return {
+            metric.metric.removeprefix("phase "): metric.value
+            for metric in self.metrics
+            if slowest and metric.rep == slowest.rep and metric.metric.startswith("phase ")
+        }
+
+    @property
+    def steps_lost(self) -> int | None:
+        """How many steps were computed and had to be computed again. None: no recovery, or steps are not known."""
+        lost = [metric.value for metric in self.metrics if metric.metric == "lost steps"]
+        return int(sum(lost)) if lost else None
+
+    @property
+    def goodput(self) -> float | None:
+        """Share of the run's time that went into steps that were never redone, 0..1. None: no step is known."""
+        return next((metric.value for metric in self.metrics if metric.metric == "goodput"), None)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return the metrics, a row each. Raises UsageError where pandas is not installed."""
+        try:
+            import pandas
+        except ImportError:
+            raise UsageError("to_pandas: pandas is not installed", hint="pip install pandas") from None
+        return pandas.DataFrame([asdict(metric) for metric in self.metrics])
+
     def require_pass(self) -> Result:
         """Return this result if it passes. Raises FailedError, UnknownError, or InfrastructureError for a broken run."""
         __tracebackhide__ = True  # pytest ends its traceback at the caller
@@ -137,6 +188,21 @@ class Bed:
             spec = beds.wanted(session, Path(inventory))
             was_up = beds.read(session, spec.name) is not None
             up(session, spec, force=force, quiet=True, prepare=prepare)
+        return cls._of(spec, was_up=was_up)
+
+    @classmethod
+    def attach(cls, name: str | None = None) -> Bed:
+        """Return a bed that is up; ``name`` may be left out if one is. It stays up at the end of a ``with`` statement.
+
+        Raises UsageError for a bed that is not up. Example: ``ccbed.run("train.py", bed=ccbed.Bed.attach("lab"))``
+        """
+        with _invocation(["status", *filter(None, (name,))]) as session:
+            from .app import beds
+
+            return cls._of(beds.choose(session, name), was_up=True)
+
+    @classmethod
+    def _of(cls, spec: BedSpec, *, was_up: bool) -> Bed:
         nodes = tuple(node.name for node in spec.nodes)
         return cls(name=spec.name, inventory=Path(spec.inventory), nodes=nodes, was_up=was_up)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -104,6 +106,45 @@ def test_a_result_knows_its_findings_and_a_pass_is_returned() -> None:
     assert [verdict.check for verdict in FAILED.findings] == ["no-hang"]
     passed = replace(FAILED, outcome="pass", exit_code=0)
     assert passed.require_pass() is passed
+
+
+def test_the_figures_of_a_result_are_those_of_its_bundle(tmp_path: Path) -> None:
+    """The slowest of two recoveries counts. What a later version writes beside it is left out."""
+    assert (FAILED.metrics, FAILED.time_to_recover, FAILED.phases, FAILED.steps_lost, FAILED.goodput) == (
+        (),
+        None,
+        {},
+        None,
+        None,
+    )
+    figures = [
+        ("goodput", 0.5, 0), ("ttr", 0.25, 0), ("phase join", 0.25, 0), ("lost steps", 2.0, 0),
+        ("ttr", 0.75, 1), ("phase detect", 0.5, 1), ("phase join", 0.25, 1), ("lost steps", 3.0, 1), ("wrong", "inf", 0),
+    ]  # fmt: skip
+    about = {"trial": "t", "unit": "s", "better": "lower", "later": True}
+    lines = [json.dumps({**about, "metric": name, "value": value, "rep": rep}) for name, value, rep in figures]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    result = replace(FAILED, bundle=tmp_path)
+    assert (result.time_to_recover, result.steps_lost, result.goodput) == (0.75, 5, 0.5)
+    assert result.phases == {"detect": 0.5, "join": 0.25}
+    assert [(metric.metric, metric.value, metric.rep) for metric in result.metrics[-1:]] == [("wrong", math.inf, 0)]
+
+
+def test_figures_become_rows_of_pandas_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"trial":"t","metric":"ttr","value":0.5,"unit":"s","better":"lower"}\n')
+    result = replace(FAILED, bundle=tmp_path)
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list))
+    ((row),) = result.to_pandas()
+    assert (row["metric"], row["value"], row["node"]) == ("ttr", 0.5, None)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(api.UsageError, match="pandas is not installed") as raised:
+        result.to_pandas()
+    assert raised.value.hint == "pip install pandas"
+
+
+def test_a_bed_that_is_not_up_cannot_be_attached_to() -> None:
+    with pytest.raises(api.UsageError, match="no bed is up"):
+        api.Bed.attach()
 
 
 @pytest.mark.parametrize("name", ["", "A=B"])

@@ -41,6 +41,13 @@ def lines(run: Run) -> Iterator[str]:
     return (encode(codec.plain(metric)) for metric in of(run))
 
 
+def parse(line: str) -> Metric:
+    """Return the metric of a line. Fields of later versions are left out. Raises ValueError, TypeError."""
+    document = json.loads(line)
+    known = {name: document[name] for name in Metric.__dataclass_fields__.keys() & document.keys()}
+    return Metric(**{**known, "value": float(document["value"])})
+
+
 def of(run: Run) -> Iterator[Metric]:
     """The times of failovers, the goodput, and the metrics that ranks reported when they finished."""
     run_view = training.view(run)
