@@ -19,13 +19,42 @@ pytestmark = pytest.mark.e2e
 PAGE = ROOT / "orchestrator" / "nightly" / "ci.md"
 
 
+ACTION = ROOT / ".github" / "actions" / "drill"
+#: Loads its model and, unless told otherwise, its optimizer.
+JOB = """
+import os, sys, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+model, step = torch.nn.Linear(4, 1), 0
+wrapped = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.Adam(wrapped.parameters(), lr=0.01)
+if os.path.exists("last.pt"):
+    saved = torch.load("last.pt")
+    step = saved["step"]
+    model.load_state_dict(saved["model"])
+    if "--forget" not in sys.argv:
+        optimizer.load_state_dict(saved["optimizer"])
+while step < 30:
+    torch.manual_seed(1000 * step + dist.get_rank())
+    inputs = torch.randn(8, 4)
+    optimizer.zero_grad()
+    (wrapped(inputs) - inputs.sum(1, keepdim=True)).square().mean().backward()
+    optimizer.step()
+    step += 1
+    if step % 10 == 0 and dist.get_rank() == 0:
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, "next.pt")
+        os.replace("next.pt", "last.pt")
+    if step % 10 == 0:
+        dist.barrier()
+"""
+
+
 def documents() -> list[Any]:
     return [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)]
 
 
 def snippet(system: str) -> tuple[str, dict[str, str]]:
     """The shell part and the variables of a system."""
-    github, gitlab = documents()
+    *_, github, gitlab = documents()
     if system == "github":
         job = github["jobs"]["nightly"]
         (script,) = [step["run"] for step in job["steps"] if "run" in step]
@@ -68,6 +97,38 @@ def test_the_snippet_runs_a_night_and_leaves_its_report(
 
 
 def test_the_files_that_a_snippet_names_are_those_of_a_report() -> None:
-    _, gitlab = documents()
+    *_, gitlab = documents()
     names = [Path(name).name for name in gitlab["nightly"]["artifacts"]["reports"].values()]
     assert names == ["junit.xml", "metrics.prom"]
+
+
+def test_the_drill_of_the_action_names_what_was_lost_beside_the_line_that_loads(bed: Bed, tmp_path: Path) -> None:
+    """Its step runs as it stands, with the defaults of its inputs; the page's own example names inputs that there are."""
+    action = yaml.safe_load((ACTION / "action.yml").read_text())
+    drill, gitlab = documents()[:2]
+    assert {"script", *action["inputs"]} > drill["jobs"]["drill"]["steps"][-1]["with"].keys()
+    (step,) = [step for step in action["runs"]["steps"] if step.get("id") == "drill"]
+    inputs = {name.upper().replace("-", "_"): str(about.get("default", "")) for name, about in action["inputs"].items()}
+    assert inputs.keys() == step["env"].keys() and set(gitlab["drill"]["variables"]) < inputs.keys()
+    (tmp_path / "train.py").write_text(JOB)
+    github = {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary"), "GITHUB_OUTPUT": str(tmp_path / "output")}
+    own = {"SCRIPT": "train.py", "ARGS": "--forget", "OPTIONS": "--no-reference", "PYTHON": sys.executable}
+    environment = {
+        **os.environ,
+        **inputs,
+        **github,
+        **own,
+        "GITHUB_ACTION_PATH": str(ACTION),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+    }
+    done = subprocess.run(
+        ["bash", "-e", "-c", step["run"]], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900, check=False
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    line = JOB.splitlines().index('    model.load_state_dict(saved["model"])') + 1
+    (shown,) = [text for text in done.stdout.splitlines() if text.startswith("::")]
+    assert shown.startswith("::error file=train.py,line="), shown
+    assert line - 2 <= int(shown.split("line=")[1].split(",")[0]) <= line + 2 and "without its optimizer" in shown
+    assert (tmp_path / "output").read_text() == "outcome=fail\n"
+    assert (tmp_path / "summary").read_text() == (tmp_path / "ccbed-report" / "summary.md").read_text()
+    assert not list((tmp_path / "state").glob("ccbed/beds/*.json")), "the bed is taken down"
