@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,28 +20,28 @@ NO_RUN = "bed"
 Origin = dict[str, str | None]
 
 
-class Performer:
+class Performer(ABC):
     """Performs the commands of its inbox. A subclass says by ``_handlers`` which, and by ``_rejection`` when it does not."""
 
     _inbox: Inbox
 
-    def _handlers(self) -> Mapping[type[Payload], Callable[[Item, Any], None]]:
-        raise NotImplementedError
+    @abstractmethod
+    def _handlers(self) -> Mapping[type[Payload], Callable[[Item, Any], None]]: ...
 
+    @abstractmethod
     def _rejection(self, item: Item) -> str:
         """Why a command is rejected; empty if it is performed."""
-        raise NotImplementedError
 
-    def _log_of(self, run: str) -> EventLog:
-        raise NotImplementedError
+    @abstractmethod
+    def _log_of(self, run: str) -> EventLog: ...
 
+    @abstractmethod
     def _origin(self, item: Item) -> Origin:
         """What the events about a command say of where they come from."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _incarnation_of(self, item: Item) -> str | None:
         """The incarnation to which the outcome of a command belongs."""
-        raise NotImplementedError
 
     def _take_commands(self) -> None:
         for item in self._inbox.take():

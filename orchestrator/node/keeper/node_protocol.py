@@ -6,6 +6,7 @@ The external keeper runs on the controller for faults that take a host away toge
 from __future__ import annotations
 
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
@@ -93,7 +94,7 @@ class Node(Protocol):
         """The living process of a rank."""
 
 
-class StartedNode:
+class StartedNode(ABC):
     """What the nodes that a keeper starts on its host have in common. ``label``: of the newest incarnation, also when that has ended.
 
     ``start``: starts a new incarnation.
@@ -120,9 +121,9 @@ class StartedNode:
         self._start = start
 
     @property
+    @abstractmethod
     def wanted(self) -> dict[str, Any]:
         """What the newest incarnation was started with."""
-        raise NotImplementedError
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -152,7 +153,7 @@ class StartedNode:
             respond(kind, payload)
 
 
-class NodeLifecycle(Generic[N]):
+class NodeLifecycle(ABC, Generic[N]):
     """The nodes of a keeper by name, of one kind: how they start, end, and are taken over from an earlier keeper."""
 
     def __init__(self) -> None:
@@ -166,8 +167,8 @@ class NodeLifecycle(Generic[N]):
             self._nodes[name] = self.make(name)
         return self._nodes[name]
 
-    def make(self, name: str) -> N:
-        raise NotImplementedError
+    @abstractmethod
+    def make(self, name: str) -> N: ...
 
     def adopt(self) -> None:
         """Take over the nodes of an earlier keeper: watch the living, report the exits that it did not report."""
@@ -175,13 +176,13 @@ class NodeLifecycle(Generic[N]):
     def reap(self) -> None:
         """Notice what has ended, or is ready, since the last call."""
 
+    @abstractmethod
     def start(self, node: N, wanted: Mapping[str, Any], respond: Respond) -> None:
         """End what is left of the earlier incarnation, then start a new one; respond with its identity when it is ready."""
-        raise NotImplementedError
 
+    @abstractmethod
     def end(self, node: N, then: OnEnd) -> None:
         """Kill every process of a node; then call with the killed pids and the number of processes that are left."""
-        raise NotImplementedError
 
 
 OUT_OF_REACH = "the external host agent cannot act on a node, only on its host"
