@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .. import products
 from ..core.bed import prunable as limits_of
 from ..core.bed import selection
 from ..core.bed.prunable import Report
@@ -172,9 +171,9 @@ def of_runs(
 ) -> tuple[LocalLeftover, ...]:
     """Return runs and nights, each with the reason to keep it. ``recorded``: those that gates compare with may go as well."""
     from ..store import controller_leftovers
+    from . import nights
 
-    nights = products.part("nightly", "extensions") if "nightly" in products.folders() else None
-    in_use = nights.kept_runs(runs_dir, baselines, recorded=recorded) if nights else {}
+    in_use = nights.product().kept_runs(runs_dir, baselines, recorded=recorded) if nights.is_installed() else {}
     return controller_leftovers.of_runs(runs_dir, now, _open_runs(session), bundles=True, in_use=in_use)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from .. import products
 from ..model.bed import BedSpec
 from ..model.errors import UsageError
 from ..model.event import History
@@ -108,8 +107,10 @@ def _open_run(session: Session, runs_dir: Path) -> str:
     night = Path(runs[0].directory).parent.parent
     if not index.is_night(night):
         return runs[0].directory
+    from . import nights  # of a module that other runs do not load
+
     try:
-        products.part("nightly", "extensions").resumed_words(night)
+        nights.product().resumed_words(night)
     except UsageError as error:
         raise UsageError(f"run {runs[0].run} is open, of night {night.name}", hint=error.hint) from None
     return str(night)

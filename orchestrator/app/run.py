@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from .. import products
 from ..core.spec import parse_trial, planning, redact, slots, trial_draft
 from ..model import codec
 from ..model.bed import BedSpec
@@ -109,9 +108,9 @@ def on_bed(session: Session, request: RunRequest, checked: CheckedTrial) -> Iter
             placement = beds.placement(session, bed, include_quarantined=request.spares.include_quarantined)
         limit_s = parse_probe_limit(request.spares.probe_spares)
         if limit_s or request.resume:
-            placement = products.part("nightly", "extensions", "--probe-spares").place(
-                session, request, checked, placement, limit_s
-            )
+            from . import nights  # of a module that other runs do not load
+
+            placement = nights.product("--probe-spares").place(session, request, checked, placement, limit_s)
         yield replace(checked, placement=placement)
     if all(host.connection == "local" for host in bed.hosts) and not session.releases(bed.name):
         leftovers.prune_automatically(session, bed, request.output.runs_dir)

@@ -10,12 +10,16 @@ from ..model.errors import InfrastructureError, UsageError
 from ..model.frozen import dataclass
 
 if TYPE_CHECKING:
+    from ..app.nights import Nights
     from ..app.requests import RunRequest
     from ..app.run import CheckedTrial
     from ..app.trials import Source
     from ..cli.inputs.terminal_session import Session
     from ..model.plan import Placement
+    from . import extensions  # noqa: PLW0406
     from .render.night_lines import NightLines
+
+    _offered: Nights = extensions
 
 
 def repeat(session: Session, request: RunRequest, source: Source) -> int:

@@ -35,8 +35,8 @@ def command() -> list[str]:
 def place(texts: list[str], script: Path) -> int | None:
     """The line of the script that the texts name; else the first that loads a checkpoint."""
     for text in texts:
-        if found := re.search(rf"\b{re.escape(script.name)}:(\d+)", text):
-            return int(found[1])
+        if named := re.search(rf"\b{re.escape(script.name)}:(\d+)", text):
+            return int(named[1])
     lines = script.read_text(errors="replace").splitlines() if script.is_file() else []
     return next((number for number, line in enumerate(lines, start=1) if LOADS.search(line)), None)
 

@@ -37,9 +37,9 @@ class OnTerminal:
         return bed_view.BedProgress(terminal=session.terminal)
 
     def night(self, session: Any) -> Any:
-        from ... import products
+        from ...app import nights
 
-        return products.part("nightly", "extensions").observer(session)
+        return nights.product().observer(session)
 
 
 @dataclass(kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ... import products
+from ...app import nights
 from ...app.places import short_path
 from ...app.recorded import report
 from ...app.recorded.report import ReportRequest
@@ -21,7 +22,7 @@ def command(session: Session, request: ReportRequest) -> int:
     """
     terminal = session.terminal
     if request.runs is not None:
-        products.part("nightly", "extensions", "--index").show_page(session, request.runs)
+        nights.product("--index").show_page(session, request.runs)
     elif request.table:
         _show_table(session, request)
     else:

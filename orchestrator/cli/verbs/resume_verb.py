@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from ... import products
-from ...app import resume
+from ...app import nights, resume
 from ...app.resume import ResumeRequest
 from ..inputs import options
 from ..inputs.terminal_session import Session
@@ -31,11 +30,10 @@ def command(session: Session, request: ResumeRequest) -> int:
 
 def _resume_several(session: Session, directory: Path, *, as_json: bool) -> int:
     """Resume repeated runs. Raises UsageError for a night."""
-    nights = products.part("nightly", "extensions")
-    words = nights.resumed_words(directory)
+    product = nights.product()
+    words = product.resumed_words(directory)
     if not words:
-        code: int = nights.show_ended(session, directory)
-        return code
+        return product.show_ended(session, directory)
     return _repeat(session, [*words[:1], "--json", *words[1:]] if as_json and "--json" not in words else words)
 
 

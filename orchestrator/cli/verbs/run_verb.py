@@ -172,10 +172,9 @@ def command(ctx: click.Context, /, **values: Any) -> int:
 
         return detached.start(session, run.check(session, request, source).bed)
     if request.repeat is not None or request.resume:
-        from ... import products
+        from ...app import nights
 
-        code: int = products.part("nightly", "extensions", "--repeat").repeat(session, request, source)
-        return code
+        return nights.product("--repeat").repeat(session, request, source)
     result = run.run(session, request, source)
     if session.is_json:
         summary_lines.show(session, result, as_json=True)
