@@ -114,19 +114,21 @@ def _beside_peers(
     figures: int,
 ) -> Finding:
     """``stopped``: nodes whose rate is not above 0, and the text on each; they are suspects."""
+    import numpy as np
+
     metric, names = measurement.metric, list(medians)
     excesses, limit = _excesses(metric, medians, quarantined, figures)
     count = sum(name.partition(":")[0] not in quarantined for name in names)
-    suspects = {name: excess for name, excess in excesses.items() if excess > limit}
+    odd = night_judge.is_odd(np.array(list(excesses.values())), np.array(limit))
+    suspects = {name: excess for (name, excess), flag in zip(excesses.items(), odd, strict=True) if flag}
     if count < night_judge.LEAST_NODES and not stopped:
         return _unknown(metric.name, f"{count} nodes of equal hardware; {night_judge.LEAST_NODES} are needed")
     if limit > night_judge.WIDEST and not suspects and not stopped:
         finding = _unknown(
             metric.name, f"the nodes differ too much to see an odd one (limit {-math.expm1(-limit):.0%})"
         )
-        is_large = max(excesses.values()) > night_judge.RESOLUTION * night_judge.least_change(
-            _class(metric).least, metric.better
-        )
+        least = night_judge.least_change(_class(metric).least, metric.better)
+        is_large = max(map(abs, excesses.values())) > night_judge.most_that_passes(least)
         return dataclasses.replace(finding, gate=MEASUREMENT) if is_large else finding
     if not suspects and not stopped:
         return Finding(
@@ -135,9 +137,10 @@ def _beside_peers(
     parts = dict(stopped)
     for name, excess in suspects.items():
         is_quarantined = name.partition(":")[0] in quarantined
+        side = "worse" if excess > 0 else "better"
         parts[name] = (
-            f"{name} is {-math.expm1(-excess):.1%} worse than the median of {count - (not is_quarantined)} peers"
-            f" (limit {-math.expm1(-limit):.1%})"
+            f"{name} is {-math.expm1(-abs(excess)):.1%} {side} than the median of {count - (not is_quarantined)} peers"
+            f" (limit {-math.expm1(-limit):.1%}){'' if excess > 0 else ', which may be slow'}"
         )
     texts = [
         text + (", and is in quarantine" if name.partition(":")[0] in quarantined else "")

@@ -177,6 +177,22 @@ def test_two_nodes_that_are_both_worse_never_pass_whatever_their_limits_are() ->
     assert verdict.fleet_warns.all()
 
 
+@pytest.mark.parametrize("nodes", [4, 6])
+def test_half_of_the_nodes_are_named_and_take_nothing_off_as_the_day(nodes: int) -> None:
+    half = nodes // 2
+    naming = last(*[[*QUIET, 9.0]] * half, *[[*QUIET, 0.0]] * half)
+    assert naming.warns[:half].all() and not naming.warns[half:].any() and not naming.fleet_warns.any()
+    better = last(*[[*QUIET, 0.0]] * half, *[[*QUIET, -9.0]] * half)
+    assert not better.warns.any()
+
+
+def test_half_of_a_rate_never_passes_in_any_class() -> None:
+    history = series([*QUIET[:2], 92.0])  # -60 %
+    history.least[:], history.spread[:] = 0.36, 0.15
+    *_, verdict = night_judge.replay(history)
+    assert verdict.limit[0, 0] > 0.92 and first_of(verdict.warns)
+
+
 def test_a_change_is_said_by_the_value() -> None:
     assert night_judge.percent(math.log(2), "higher") == pytest.approx(-0.5)
     assert night_judge.percent(math.log(2), "lower") == pytest.approx(1.0)

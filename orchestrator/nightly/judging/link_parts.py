@@ -77,8 +77,10 @@ def judge_pairs(series: Series, cells: Iterable[Judged], kind: MetricClass, apar
     runs = tuple(dict.fromkeys(run for runs in series.runs.values() for run in runs))
     if finding.culprits and len(runs) < 2:
         finding = dataclasses.replace(finding, text=f"{finding.text}; one run, not confirmed by another")
+    # Directions with a reference have limits of their own; without one, a sweep that cannot see a slow part leaves the night unknown.
+    is_told = sweep.missing or sweep.unexplained or (sweep.is_wide and not has_reference)
     yield series.judged(
-        finding, runs=runs, is_counted=finding.outcome != "unknown" or bool(sweep.missing or sweep.unexplained), unit="",
+        finding, runs=runs, is_counted=finding.outcome != "unknown" or bool(is_told), unit="",
         reference="the same directions on earlier nights" if has_reference else "the other pairs of the same night",
     )  # fmt: skip
 
