@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from ..model.event import History
 from ..model.events import LinkPair
 from ..model.frozen import dataclass
-from . import classes, night_judge
-from .gates import digests, pair_sweeps
-from .gates.records import Finding, Key, Metric, worst
+from . import classes
+from .records import Finding, Key, Metric, worst
 from .run_record import Measurement, RunRecord
+from .statistics import digests, night_statistics, pair_sweeps
 
 if TYPE_CHECKING:
-    from .gates.records import Floats
+    from .records import Floats
 
 #: The workloads whose trials each kind of sweep can judge.
 PROBING, LINKING = "node-probe", "collective"
@@ -119,16 +119,16 @@ def _beside_peers(
     metric, names = measurement.metric, list(medians)
     excesses, limit = _excesses(metric, medians, quarantined, figures)
     count = sum(name.partition(":")[0] not in quarantined for name in names)
-    odd = night_judge.is_odd(np.array(list(excesses.values())), np.array(limit))
+    odd = night_statistics.is_odd(np.array(list(excesses.values())), np.array(limit))
     suspects = {name: excess for (name, excess), flag in zip(excesses.items(), odd, strict=True) if flag}
-    if count < night_judge.LEAST_NODES and not stopped:
-        return _unknown(metric.name, f"{count} nodes of equal hardware; {night_judge.LEAST_NODES} are needed")
-    if limit > night_judge.WIDEST and not suspects and not stopped:
+    if count < night_statistics.LEAST_NODES and not stopped:
+        return _unknown(metric.name, f"{count} nodes of equal hardware; {night_statistics.LEAST_NODES} are needed")
+    if limit > night_statistics.WIDEST and not suspects and not stopped:
         finding = _unknown(
             metric.name, f"the nodes differ too much to see an odd one (limit {-math.expm1(-limit):.0%})"
         )
-        least = night_judge.least_change(_class(metric).least, metric.better)
-        is_large = max(map(abs, excesses.values())) > night_judge.most_that_passes(least)
+        least = night_statistics.least_change(_class(metric).least, metric.better)
+        is_large = max(map(abs, excesses.values())) > night_statistics.most_that_passes(least)
         return dataclasses.replace(finding, gate=MEASUREMENT) if is_large else finding
     if not suspects and not stopped:
         return Finding(
@@ -160,9 +160,9 @@ def _excesses(
 
     kind = _class(metric)
     apart = np.array([name.partition(":")[0] in quarantined for name in medians])
-    excess, limit = night_judge.beside_peers(
+    excess, limit = night_statistics.beside_peers(
         metric.sign * np.log([[value] for value in medians.values()]), apart,
-        np.array([night_judge.least_change(kind.least, metric.better)]), np.array([kind.peers]), figures,
+        np.array([night_statistics.least_change(kind.least, metric.better)]), np.array([kind.peers]), figures,
     )  # fmt: skip
     return dict(zip(medians, excess[:, 0].tolist(), strict=True)), float(limit[0])
 

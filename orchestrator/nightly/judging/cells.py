@@ -8,18 +8,19 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...model.frozen import dataclass, field, replace
-from .. import night_judge as engine
 from ..classes import MetricClass
-from ..gates import records, robust
-from ..gates.records import Better, Finding, Metric, Outcome, Record
 from ..levels import Level
-from ..night_judge import Compared, percent
 from ..night_judgement import FLEET, REFERENCE, Judged
+from ..records import Better, Finding, Metric, Outcome, Record
 from ..run_record import nodes_of
+from ..statistics import night_statistics as engine
+from .. import records
+from ..statistics import robust
+from ..statistics.night_statistics import Compared, percent
 from .figures import Series
 
 if TYPE_CHECKING:
-    from ..gates.records import Flags, Floats
+    from ..records import Flags, Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

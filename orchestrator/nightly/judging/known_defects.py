@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ..gates.records import Finding, Key
 from ..night_judgement import Judged, NightJudgement
+from ..records import Finding, Key
 from ..run_record import nodes_of
 from ..suite import MetricRule, Night
 from . import floor_limits

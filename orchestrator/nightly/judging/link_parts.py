@@ -9,14 +9,14 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..classes import MetricClass
-from ..gates import pair_sweeps
-from ..gates.records import Record
 from ..night_judgement import Judged
+from ..records import Record
 from ..run_record import nodes_of
+from ..statistics import pair_sweeps
 from .figures import Series
 
 if TYPE_CHECKING:
-    from ..gates.records import Flags
+    from ..records import Flags
 
 #: The directions of links with a rate: the time of a byte.
 LINK = "link beta"

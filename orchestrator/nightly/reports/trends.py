@@ -10,8 +10,8 @@ from markupsafe import Markup
 
 from ...model.frozen import dataclass
 from ...reports.page import svg
-from ..gates.records import Key, Metric
 from ..night_judgement import Judged
+from ..records import Key, Metric
 from . import figure_units
 from .night_report import NightReport
 from .night_table import ORDER

@@ -84,6 +84,17 @@ def test_without_a_floor_nothing_is_accepted(tmp_path: Path) -> None:
     assert [node["outcome"] for node in document["nodes"]] == ["not judged"] * 4
 
 
+def test_known_hardware_is_accepted_without_a_baseline_and_the_certificate_says_what_it_was_compared_with(
+    tmp_path: Path,
+) -> None:
+    lines = [figure("memory device copy", 3950.0, "GB/s", "higher", node=node) for node in NODES]
+    facts = {node: {"gpus": ["NVIDIA H200"] * 8} for node in NODES}
+    document = certify(write_night(tmp_path, 1, {"memory": [lines] * 3}, nodes=NODES, facts=facts))
+    assert (document["decision"], document["exit"]) == ("ACCEPTED", 0)
+    [of_n0] = [row for row in document["figures"] if row["of"] == "n0" and row["reference"] == "3.41 TB/s"]
+    assert of_n0["compared_with"].startswith("the limit that ccbed ships for NVIDIA H200: 4010 GB/s is reached of 4800")
+
+
 def test_a_node_whose_hardware_has_no_floor_leaves_the_cluster_undecided(tmp_path: Path) -> None:
     """The floors are of eight GPUs; a node that has lost one meets none of them."""
     for name, facts in (("seven", {"n2": {"gpus": ["H100"] * 7}}), ("eight", {})):

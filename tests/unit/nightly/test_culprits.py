@@ -18,9 +18,9 @@ from orchestrator.cli.render import terminal
 from orchestrator.model.errors import UsageError
 from orchestrator.nightly import judging, night_files
 from orchestrator.nightly.culprits import hook
-from orchestrator.nightly.gates.records import Finding
 from orchestrator.nightly.identity import Nodes
 from orchestrator.nightly.night_judgement import Judged, NightJudgement
+from orchestrator.nightly.records import Finding
 from orchestrator.nightly.suite import Cell, MetricRule, Night
 
 from .night_bundles import figure, write_night

@@ -16,10 +16,10 @@ import pytest
 from orchestrator.model import codec
 from orchestrator.nightly import judging, levels, night_files
 from orchestrator.nightly.app import night_end
-from orchestrator.nightly.gates.records import Record
 from orchestrator.nightly.judging import figures
 from orchestrator.nightly.judging.night import read_runs
 from orchestrator.nightly.night_judgement import NightJudgement, suspects_of
+from orchestrator.nightly.records import Record
 from orchestrator.nightly.suite import RUNS, Cell, MetricRule, Row
 from orchestrator.store import paths
 

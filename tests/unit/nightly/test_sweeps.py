@@ -12,7 +12,7 @@ import pytest
 from orchestrator.cli.render import terminal
 from orchestrator.model.event import History
 from orchestrator.nightly import sweeps
-from orchestrator.nightly.gates.records import Finding, Key, Metric
+from orchestrator.nightly.records import Finding, Key, Metric
 from orchestrator.nightly.render import sweep_view
 from orchestrator.nightly.run_record import Measurement, RunRecord
 

@@ -11,12 +11,12 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..model.frozen import dataclass
-from .gates import robust
-from .gates.records import Better
+from ...model.frozen import dataclass
+from ..records import Better
+from . import robust
 
 if TYPE_CHECKING:
-    from .gates.records import Flags, Floats
+    from ..records import Flags, Floats
 
 #: Chance that the first measurement of a sound night as a whole is beyond the limit of a failure, the mean of its last nights beyond
 #: theirs, and anything beyond that of a warning: divided over the nodes and metrics of the night.

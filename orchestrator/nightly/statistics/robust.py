@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ...model import ratio
 
 if TYPE_CHECKING:
-    from .records import Floats
+    from ..records import Floats
 
 #: MAD to standard deviation of a normal distribution.
 MAD_TO_SIGMA = 1.4826

@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ...model.frozen import dataclass, field
-from .. import night_judge as engine
+from ..records import Finding, Outcome
+from . import night_statistics as engine
 from . import robust
-from .records import Finding, Outcome
 
 if TYPE_CHECKING:
     from ..classes import MetricClass
-    from .records import Flags, Floats
+    from ..records import Flags, Floats
 
 Kind = Literal["all", "direction", "link", "egress", "ingress", "node", "group egress", "group ingress", "group"]
 
@@ -315,9 +315,15 @@ class _Fabric:
         rows, columns = (robust.median(excess, axis=axis) for axis in (1, 0))
         for kind, values in (("egress", rows), ("ingress", columns), ("node", (rows + columns) / 2)):
             known = values[~np.isnan(values)]
-            spread = robust.MAD_TO_SIGMA * float(np.median(np.abs(known - np.median(known)))) if len(known) >= LEAST_PARTS else 1.0
+            spread = (
+                robust.MAD_TO_SIGMA * float(np.median(np.abs(known - np.median(known))))
+                if len(known) >= LEAST_PARTS
+                else 1.0
+            )
             shares[kind] = min(self.least, max(engine.LASTING_SHARE * self.least, PART_SIGMAS * spread))
-        shares["link"] = min(self.least, max(engine.LASTING_SHARE * self.least, PART_SIGMAS * self.sigma / math.sqrt(2)))
+        shares["link"] = min(
+            self.least, max(engine.LASTING_SHARE * self.least, PART_SIGMAS * self.sigma / math.sqrt(2))
+        )
         return shares
 
     def _loss(self, residuals: Floats) -> float:
