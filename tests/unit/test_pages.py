@@ -18,7 +18,7 @@ from ..contract import report_contract
 from . import browser, simulated
 from .browser import Browser, needs_chromium
 from .collectives import collective_runs
-from .nightly import synthetic_nights, test_repeats_page
+from .nightly import synthetic_nights
 from .test_compare import collective
 
 pytestmark = needs_chromium
@@ -38,7 +38,6 @@ def _compared(_: Path) -> bytes:
 #: Name -> the page; it gets a directory for what it names.
 PAGES: dict[str, Callable[[Path], bytes]] = {
     "night": lambda _: page.render(synthetic_nights.report(nodes=16, nights=24)),
-    "repeats": lambda _: test_repeats_page.page(test_repeats_page.rows(), test_repeats_page.figures()).encode(),
     "compared": _compared,
     "run": lambda _: html.render(report_contract.whole())["index.html"],
     "run-failed": lambda _: html.render(report_contract.failed(report_contract.whole()))["index.html"],

@@ -335,7 +335,8 @@ def is_odd(excess: Floats, limit: Floats) -> Flags:
     import numpy as np
 
     is_better = excess < -limit
-    return (excess > limit) | (is_better & (4 * np.sum(is_better, axis=0) >= np.sum(~np.isnan(excess), axis=0)))
+    odd: Flags = (excess > limit) | (is_better & (4 * np.sum(is_better, axis=0) >= np.sum(~np.isnan(excess), axis=0)))
+    return odd
 
 
 def _middle(values: Floats, least: Floats, usual: Any) -> Floats:

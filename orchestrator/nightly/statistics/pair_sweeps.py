@@ -313,7 +313,8 @@ class _Fabric:
 
         shares: dict[Kind, float] = dict.fromkeys(get_args(Kind), self.least)
         rows, columns = (robust.median(excess, axis=axis) for axis in (1, 0))
-        for kind, values in (("egress", rows), ("ingress", columns), ("node", (rows + columns) / 2)):
+        sides: dict[Kind, Floats] = {"egress": rows, "ingress": columns, "node": (rows + columns) / 2}
+        for kind, values in sides.items():
             known = values[~np.isnan(values)]
             spread = (
                 robust.MAD_TO_SIGMA * float(np.median(np.abs(known - np.median(known))))
