@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...model import codec
 from ...model.frozen import dataclass
 from ...store import bundle
 from ..night_judgement import NightJudgement
 from ..suite import Night, Row
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,6 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ...core.spec import written_values
 from ...model.frozen import dataclass, replace
 from ..night_judgement import Judged
@@ -35,6 +33,8 @@ class Limit:
 
 @functools.cache
 def read() -> tuple[Limit, ...]:
+    import yaml
+
     document: dict[str, Any] = yaml.safe_load(FILE.read_text())
     share, sources = 1 - written_values.share(document["margin"]), document["sources"]
     return tuple(
