@@ -143,8 +143,7 @@ def _beside_peers(
             f" (limit {-math.expm1(-limit):.1%}){'' if excess > 0 else ', which may be slow'}"
         )
     texts = [
-        text + (", and is in quarantine" if name.partition(":")[0] in quarantined else "")
-        for name, text in parts.items()
+        text + (", and is set aside" if name.partition(":")[0] in quarantined else "") for name, text in parts.items()
     ]
     return Finding(
         gate="peers", outcome="warn", metric=metric.name, text=f"{metric.name}: {'; '.join(texts)}",

@@ -99,7 +99,7 @@ def _decide(night: Night, judgement: NightJudgement, without_floor: Sequence[str
 def _outcome(night: Night, judgement: NightJudgement, node: str, without_floor: Sequence[str]) -> str:
     """The worst state of the node's own figures."""
     if node in night.quarantined:
-        return "in quarantine"
+        return "set aside"
     states = {
         judged.state
         for judged in judgement.findings

@@ -211,7 +211,7 @@ def test_a_node_in_quarantine_fails_no_further_night_and_another_does(tmp_path: 
     assert (judgement.outcome, judgement.exit) == ("pass", 0)
     assert [
         judged.ticket for judged in judgement.findings if judged.state == "xfail" and judged.finding.gate == "floor"
-    ] == ["quarantine"]
+    ] == ["set aside"]
     other, _, _ = night_of(tmp_path / "other", 3, "n2", "n3")
     assert judging.judge(other, (), (), ["n2"]).outcome == "fail"
 
