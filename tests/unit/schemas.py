@@ -190,7 +190,7 @@ def suite(catalogue: Catalogue) -> Schema:
     common = {**named, "precision": precision}
     defect = {**parameters(parse_suite.KnownDefect), "type": "object", "required": ["nodes"]}
     plain = {"type": ["string", "number", "boolean"]}
-    rule = _with(parse_suite.Rule, dict.fromkeys(("set_aside", "xfail"), {"anyOf": [plain, defect]}))
+    rule = _with(parse_suite.Rule, {key: {"anyOf": [plain, defect]} for key in ("set_aside", "xfail")})
     entry = _with(parse_suite.Entry, {
         **common, "trial": known(catalogue.trials),
         "matrix": {"type": ["object", "null"], "additionalProperties": {"type": "array", "minItems": 1}},
