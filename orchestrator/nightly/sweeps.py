@@ -138,16 +138,20 @@ def _beside_peers(
     for name, excess in suspects.items():
         is_quarantined = name.partition(":")[0] in quarantined
         side = "worse" if excess > 0 else "better"
+        share = -math.expm1(-excess) if excess > 0 else abs(night_statistics.percent(excess, metric.better))
         parts[name] = (
-            f"{name} is {-math.expm1(-abs(excess)):.1%} {side} than the median of {count - (not is_quarantined)} peers"
+            f"{name} is {share:.1%} {side} than the median of {count - (not is_quarantined)} peers"
             f" (limit {-math.expm1(-limit):.1%}){'' if excess > 0 else ', which may be slow'}"
         )
     texts = [
         text + (", and is set aside" if name.partition(":")[0] in quarantined else "") for name, text in parts.items()
     ]
+    worse = [
+        name for name in parts if name in stopped or suspects[name] > 0
+    ]  # of a better one nobody knows which others are slow
     return Finding(
         gate="peers", outcome="warn", metric=metric.name, text=f"{metric.name}: {'; '.join(texts)}",
-        node=next(iter(parts)) if len(parts) == 1 else None, culprits=tuple(parts),
+        node=worse[0] if len(parts) == len(worse) == 1 else None, culprits=tuple(worse),
     )  # fmt: skip
 
 

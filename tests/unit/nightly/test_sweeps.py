@@ -51,7 +51,10 @@ def test_equal_nodes_pass_and_a_faster_node_is_not_odd() -> None:
     assert [finding.outcome for finding in sweeps.judge_nodes([record(fleet(8))])] == ["pass"]
     assert [finding.outcome for finding in sweeps.judge_nodes([record(fleet(8, n3=1.2))])] == ["pass"]
     [majority] = sweeps.judge_nodes([record(fleet(3, n1=0.7, n2=0.7))])
-    assert (majority.outcome, majority.culprits) == ("warn", ("n0",)) and "which may be slow" in majority.text
+    assert (majority.outcome, majority.culprits) == (
+        "warn",
+        (),
+    ) and "n0 is 42.8% better than the median of 2 peers (limit 12.9%), which may be slow" in majority.text
 
 
 def test_the_rounds_count_together() -> None:
