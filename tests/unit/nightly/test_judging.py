@@ -187,7 +187,7 @@ def test_a_host_that_is_busier_than_usual_makes_figures_unknown(
     ]
     judgement = judging.judge(directory, history)
     assert judgement.outcome == outcome
-    reason = "n3: gemm is not judged: others took 80% of its CPUs (cpu used by others; usual 0%)"
+    reason = "n3: gemm is not judged: other work took 80% of the CPUs of its host (cpu used by others; usual 0%)"
     assert judgement.sentence.startswith(reason) is (outcome == "unknown")
 
 
