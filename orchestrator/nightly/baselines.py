@@ -14,7 +14,7 @@ from ..core.spec import source_positions, trial_draft, written_values
 from ..model.errors import UsageError
 from ..model.frozen import dataclass, replace
 from . import classes
-from .gates.records import Better, Key
+from .records import Better, Key
 
 #: Where baselines are, relative to the working directory.
 DIRECTORY = Path("inventories/baselines")

@@ -23,7 +23,7 @@ from ..model.plan import Plan
 from ..model.trial import Trial
 from ..store import bundle, index, paths
 from . import hardware_key, night_files
-from .gates.records import Key, Metric
+from .records import Key, Metric
 from .run_record import Measurement, RunRecord
 from .suite import RUNS
 

@@ -19,7 +19,7 @@ from .. import plugins
 from ..model import codec
 from ..model.errors import UsageError
 from ..model.trial import Trial
-from .gates.records import HOST, Key
+from .records import HOST, Key
 
 #: Facts of a node's system.json that are compared across, and named when a figure changes with them.
 SUSPECTS = ("driver", "vbios", "bios", "microcode", "kernel", "cuda", "nccl", "torch", "python", "image", "agent")

@@ -13,8 +13,8 @@ from ..app.hosts import node_names
 from ..model.frozen import dataclass, replace
 
 if TYPE_CHECKING:
-    from .gates.records import Record
     from .night_judgement import NightJudgement
+    from .records import Record
     from .run_record import RunRecord
 
 T = TypeVar("T")

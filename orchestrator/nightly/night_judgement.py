@@ -6,9 +6,9 @@ from typing import Literal
 
 from ..model.errors import EXIT_INFRASTRUCTURE
 from ..model.frozen import dataclass
-from .gates.records import Finding, Key
-from .night_judge import Compared
+from .records import Finding, Key
 from .run_record import nodes_of
+from .statistics.night_statistics import Compared
 
 #: ``xfail``: fails as its ticket says. ``xpass``: passes although a ticket says that it fails; counts as a failure.
 State = Literal["pass", "warn", "fail", "unknown", "xfail", "xpass"]

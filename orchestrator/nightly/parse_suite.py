@@ -57,7 +57,7 @@ class Entry(Defaults):
     matrix   a parameter, or a path such as world.nodes, with a list of values: a cell for each combination
     params   parameters of the workload
     faults   instead of the trial's
-    metrics  what is demanded of a metric: floor, minimum_absolute, xfail
+    metrics  what is demanded of a metric: floor, minimum_absolute, set_aside
     """
 
     trial: str
@@ -262,39 +262,47 @@ class _Parser:
         rules = []
         for metric, body in metrics.content.items():
             if body is not None and not isinstance(body, dict):
-                metrics.add_problem(metric, "must be a mapping with floor, minimum_absolute or xfail")
+                metrics.add_problem(metric, "must be a mapping with floor, minimum_absolute or set_aside")
                 continue
             place = (*metrics.where, metric)
             arguments = self._draft.convert_arguments(place, Rule, body or {}, "key")
             self._draft.enforce_minimums(place, arguments, {"minimum_absolute": 0})
-            rules.append(MetricRule(metric=metric, **arguments | self._ticket(place, arguments.get("xfail", ""))))
+            key = "set_aside" if "set_aside" in arguments else "xfail"
+            defect = self._defect((*place, key), arguments.get(key, ""))
+            rules.append(
+                MetricRule(
+                    metric=metric, **{name: arguments[name] for name in arguments.keys() - {"set_aside"}} | defect
+                )
+            )
         return tuple(rules)
 
-    def _ticket(self, where: source_positions.Path, content: Any) -> dict[str, Any]:
-        """The fields of MetricRule for a ticket alone, or for ``{ticket: …, nodes: […]}``."""
-        body = content if isinstance(content, dict) else {"ticket": content}
+    def _defect(self, where: source_positions.Path, content: Any) -> dict[str, Any]:
+        """The fields of MetricRule for a reason alone, or for ``{reason: …, nodes: […]}``."""
+        body = content if isinstance(content, dict) else {"reason": content}
         problems = len(self._draft.problems)
-        known = self._draft.convert_arguments((*where, "xfail"), Ticket, body, "key")
-        is_complete = known.get("ticket") and known.get("nodes")
-        if isinstance(content, dict) and len(self._draft.problems) == problems and not is_complete:
-            self._draft.add_problem((*where, "xfail"), "needs a ticket and the names of its nodes", content)
-        return {"xfail": known.get("ticket", ""), "xfail_nodes": known.get("nodes", ())}
+        known = self._draft.convert_arguments(where, KnownDefect, body, "key")
+        reason, nodes = known.get("reason") or known.get("ticket", ""), known.get("nodes", ())
+        if isinstance(content, dict) and len(self._draft.problems) == problems and not (reason and nodes):
+            self._draft.add_problem(where, "needs a reason and the names of its nodes", content)
+        return {"xfail": reason, "xfail_nodes": nodes}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """The keys of a metric's rule."""
+    """The keys of a metric's rule. ``xfail``: the former name of ``set_aside``, for one release."""
 
     floor: float | None = None
     minimum_absolute: float = 0.0
+    set_aside: Any = ""
     xfail: Any = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ticket:
-    """``xfail`` as a mapping. ``nodes``: whose failures are expected."""
+class KnownDefect:
+    """``set_aside`` as a mapping. ``nodes``: whose failures are expected; ``ticket``: the former name of ``reason``."""
 
-    ticket: str
+    reason: str = ""
+    ticket: str = ""
     nodes: tuple[str, ...] = ()
 
 

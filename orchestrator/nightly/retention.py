@@ -10,7 +10,7 @@ from ..store import index as runs_index
 from ..store import paths, seal
 from . import levels, night_files
 from .baselines import DIRECTORY, Baseline, read_all
-from .night_judge import REFERENCE_NIGHTS
+from .statistics.night_statistics import REFERENCE_NIGHTS
 from .suite import RUNS, Night
 
 #: Recorded nights of a bed that are kept since each accepted level, and the last ones: a few of a reference may lack a figure.

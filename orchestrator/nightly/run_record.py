@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..model.frozen import dataclass, field
-from .gates.records import HOST, Key, Metric
+from .records import HOST, Key, Metric
 
 #: The outcomes of runs whose figures count: the others ended before they had measured all.
 MEASURED = ("pass", "fail", "unknown")

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from ..model.event import History
 from ..model.events import LinkPair
 from ..model.frozen import dataclass
-from . import classes, night_judge
-from .gates import digests, pair_sweeps
-from .gates.records import Finding, Key, Metric, worst
+from . import classes
+from .records import Finding, Key, Metric, worst
 from .run_record import Measurement, RunRecord
+from .statistics import digests, night_statistics, pair_sweeps
 
 if TYPE_CHECKING:
-    from .gates.records import Floats
+    from .records import Floats
 
 #: The workloads whose trials each kind of sweep can judge.
 PROBING, LINKING = "node-probe", "collective"
@@ -114,19 +114,21 @@ def _beside_peers(
     figures: int,
 ) -> Finding:
     """``stopped``: nodes whose rate is not above 0, and the text on each; they are suspects."""
+    import numpy as np
+
     metric, names = measurement.metric, list(medians)
     excesses, limit = _excesses(metric, medians, quarantined, figures)
     count = sum(name.partition(":")[0] not in quarantined for name in names)
-    suspects = {name: excess for name, excess in excesses.items() if excess > limit}
-    if count < night_judge.LEAST_NODES and not stopped:
-        return _unknown(metric.name, f"{count} nodes of equal hardware; {night_judge.LEAST_NODES} are needed")
-    if limit > night_judge.WIDEST and not suspects and not stopped:
+    odd = night_statistics.is_odd(np.array(list(excesses.values())), np.array(limit))
+    suspects = {name: excess for (name, excess), flag in zip(excesses.items(), odd, strict=True) if flag}
+    if count < night_statistics.LEAST_NODES and not stopped:
+        return _unknown(metric.name, f"{count} nodes of equal hardware; {night_statistics.LEAST_NODES} are needed")
+    if limit > night_statistics.WIDEST and not suspects and not stopped:
         finding = _unknown(
             metric.name, f"the nodes differ too much to see an odd one (limit {-math.expm1(-limit):.0%})"
         )
-        is_large = max(excesses.values()) > night_judge.RESOLUTION * night_judge.least_change(
-            _class(metric).least, metric.better
-        )
+        least = night_statistics.least_change(_class(metric).least, metric.better)
+        is_large = max(map(abs, excesses.values())) > night_statistics.most_that_passes(least)
         return dataclasses.replace(finding, gate=MEASUREMENT) if is_large else finding
     if not suspects and not stopped:
         return Finding(
@@ -135,17 +137,21 @@ def _beside_peers(
     parts = dict(stopped)
     for name, excess in suspects.items():
         is_quarantined = name.partition(":")[0] in quarantined
+        side = "worse" if excess > 0 else "better"
+        share = -math.expm1(-excess) if excess > 0 else abs(night_statistics.percent(excess, metric.better))
         parts[name] = (
-            f"{name} is {-math.expm1(-excess):.1%} worse than the median of {count - (not is_quarantined)} peers"
-            f" (limit {-math.expm1(-limit):.1%})"
+            f"{name} is {share:.1%} {side} than the median of {count - (not is_quarantined)} peers"
+            f" (limit {-math.expm1(-limit):.1%}){'' if excess > 0 else ', which may be slow'}"
         )
     texts = [
-        text + (", and is in quarantine" if name.partition(":")[0] in quarantined else "")
-        for name, text in parts.items()
+        text + (", and is set aside" if name.partition(":")[0] in quarantined else "") for name, text in parts.items()
     ]
+    worse = [
+        name for name in parts if name in stopped or suspects[name] > 0
+    ]  # of a better one nobody knows which others are slow
     return Finding(
         gate="peers", outcome="warn", metric=metric.name, text=f"{metric.name}: {'; '.join(texts)}",
-        node=next(iter(parts)) if len(parts) == 1 else None, culprits=tuple(parts),
+        node=worse[0] if len(parts) == len(worse) == 1 else None, culprits=tuple(worse),
     )  # fmt: skip
 
 
@@ -157,9 +163,9 @@ def _excesses(
 
     kind = _class(metric)
     apart = np.array([name.partition(":")[0] in quarantined for name in medians])
-    excess, limit = night_judge.beside_peers(
+    excess, limit = night_statistics.beside_peers(
         metric.sign * np.log([[value] for value in medians.values()]), apart,
-        np.array([night_judge.least_change(kind.least, metric.better)]), np.array([kind.peers]), figures,
+        np.array([night_statistics.least_change(kind.least, metric.better)]), np.array([kind.peers]), figures,
     )  # fmt: skip
     return dict(zip(medians, excess[:, 0].tolist(), strict=True)), float(limit[0])
 

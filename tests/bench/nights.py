@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.nightly import night_judge
+from orchestrator.nightly.statistics import night_statistics
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -27,7 +27,7 @@ PASSES, OFFSET, MISSING, CORRELATION = 3, 0.028, 0.02, 0.5
 def fleet(
     seed: int, fleets: int, nodes: int, nights: int, *, defect: Callable[[Floats], None] | None = None, scale: float = 1.0,
     passes: float = 0.5,
-) -> night_judge.Nights:  # fmt: skip
+) -> night_statistics.Nights:  # fmt: skip
     """Fleets side by side: their metrics are columns. ``defect`` adds to the slowness, nights x nodes x fleets x metrics; ``scale``: of
     all noise; ``passes``: the variance of a pass, as a share.
     """
@@ -51,8 +51,8 @@ def fleet(
     values, second = np.median(first, axis=-1), np.median(again, axis=-1)
     values[gone] = np.nan
     flat = nights, nodes, fleets * len(cv)
-    return night_judge.Nights(
-        values=values.reshape(flat), again=second.reshape(flat), passes=night_judge.noise(first.reshape(*flat, PASSES)),
+    return night_statistics.Nights(
+        values=values.reshape(flat), again=second.reshape(flat), passes=night_statistics.noise(first.reshape(*flat, PASSES)),
         levels=np.zeros(flat, dtype=bool), apart=np.zeros(nodes, dtype=bool), least=np.tile(LEAST, fleets),
         spread=np.tile(SPREAD, fleets), peers=np.tile(PEERS, fleets), figures=nodes * COUNT,
     )  # fmt: skip
@@ -92,7 +92,7 @@ def find(
     history = fleet(seed, fleets, nodes, earlier + within, defect=defect)
     named, failed, others = (np.zeros(fleets, dtype=bool) for _ in range(3))
     adjusted: list[Floats] = []
-    for night, verdict in enumerate(night_judge.replay(history)):
+    for night, verdict in enumerate(night_statistics.replay(history)):
         adjusted.append(history.values[night] - verdict.day)
         if night < earlier:
             continue
@@ -109,9 +109,9 @@ def find(
     return Naming(named=named, failed=failed, others=others)
 
 
-def slides(history: night_judge.Nights, adjusted: list[Floats], verdict: night_judge.Verdict) -> Flags:
-    limit = night_judge.slide_limit(history, verdict)
-    return night_judge.slides(np.array(adjusted[-night_judge.SLIDE_NIGHTS :]), limit)[1]
+def slides(history: night_statistics.Nights, adjusted: list[Floats], verdict: night_statistics.Verdict) -> Flags:
+    limit = night_statistics.slide_limit(history, verdict)
+    return night_statistics.slides(np.array(adjusted[-night_statistics.SLIDE_NIGHTS :]), limit)[1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +138,7 @@ def judge_clean(
     failed = warned = 0
     adjusted: list[Floats] = []
     latency = np.tile(np.arange(COUNT) >= COUNT - CLASSES[-1][0], fleets)  # at most a warning
-    for night, verdict in enumerate(night_judge.replay(history)):
+    for night, verdict in enumerate(night_statistics.replay(history)):
         adjusted.append(history.values[night] - verdict.day)
         if level is not None and night <= level:
             adjusted.clear()

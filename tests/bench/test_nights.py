@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from orchestrator.nightly import night_judge
+from orchestrator.nightly.statistics import night_statistics
 
 from . import nights, table
 from .nights import NETWORK, Floats, slide, step
@@ -92,7 +92,7 @@ def test_nothing_forgives_itself(nodes: int) -> None:
     """A defect of 20 % still fails after 100 nights."""
     fleets = max(1, FLEETS // 10)
     history = nights.fleet(SEED, fleets, nodes, 106, defect=step(0.2, 5))
-    *_, last = night_judge.replay(history)
+    *_, last = night_statistics.replay(history)
     is_there = ~np.isnan(last.excess.reshape(nodes, fleets, nights.COUNT)[0, :, 0])
     fails = last.fails.reshape(nodes, fleets, nights.COUNT)[0, :, 0]
     report(

@@ -12,7 +12,7 @@ from collections import Counter
 import pytest
 
 from orchestrator.nightly import classes
-from orchestrator.nightly.gates import pair_sweeps
+from orchestrator.nightly.statistics import pair_sweeps
 
 from . import table
 from .pair_sweeps import sweep

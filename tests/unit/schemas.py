@@ -188,9 +188,9 @@ def suite(catalogue: Catalogue) -> Schema:
     named["world"]["properties"]["nodes"]["anyOf"].append({"const": parse_suite.ALL})
     precision = {"anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^\s*([\d.]+\s*%?\s*)?$"}]}
     common = {**named, "precision": precision}
-    ticket = {**parameters(parse_suite.Ticket), "type": "object", "required": ["ticket", "nodes"]}
+    defect = {**parameters(parse_suite.KnownDefect), "type": "object", "required": ["nodes"]}
     plain = {"type": ["string", "number", "boolean"]}
-    rule = _with(parse_suite.Rule, {"xfail": {"anyOf": [plain, ticket]}})
+    rule = _with(parse_suite.Rule, {key: {"anyOf": [plain, defect]} for key in ("set_aside", "xfail")})
     entry = _with(parse_suite.Entry, {
         **common, "trial": known(catalogue.trials),
         "matrix": {"type": ["object", "null"], "additionalProperties": {"type": "array", "minItems": 1}},

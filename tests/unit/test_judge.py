@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from orchestrator.nightly import night_judge
+from orchestrator.nightly.statistics import night_statistics
 from tests.bench import nights
 from tests.bench.nights import Flags, slide, step
 
@@ -43,14 +43,14 @@ def test_sound_nodes_do_not_fail() -> None:
 
 def series(
     *nodes: list[float], again: dict[tuple[int, int], float] | None = None, levels: tuple[int, ...] = ()
-) -> night_judge.Nights:
+) -> night_statistics.Nights:
     """One metric: the slowness of nodes by night in percent, and second measurements by night and node."""
     values = np.array(nodes, dtype=float).T[..., None] / 100
     second, changed = np.full(values.shape, np.nan), np.zeros(values.shape, dtype=bool)
     for place, value in (again or {}).items():
         second[place] = value / 100
     changed[list(levels)] = True
-    return night_judge.Nights(
+    return night_statistics.Nights(
         values=values, again=second, passes=np.zeros((len(values), 1)), levels=changed, apart=np.zeros(len(nodes), dtype=bool),
         least=np.array([0.05]), spread=np.array([0.01]), peers=np.array([0.03]), figures=len(nodes),
     )  # fmt: skip
@@ -58,8 +58,8 @@ def series(
 
 def last(
     *nodes: list[float], again: dict[tuple[int, int], float] | None = None, levels: tuple[int, ...] = ()
-) -> night_judge.Verdict:
-    return list(night_judge.replay(series(*nodes, again=again, levels=levels)))[-1]
+) -> night_statistics.Verdict:
+    return list(night_statistics.replay(series(*nodes, again=again, levels=levels)))[-1]
 
 
 def first_of(flags: Flags) -> bool:
@@ -155,7 +155,7 @@ def test_a_large_move_never_passes_however_wide_the_limit_is_and_whatever_the_se
     ):
         nights = series([*QUIET, size], again={} if second is None else {(6, 0): second})
         nights.passes[:] = 0.3**2
-        verdict = list(night_judge.replay(nights))[-1]
+        verdict = list(night_statistics.replay(nights))[-1]
         assert verdict.limit[0, 0] > 0.5
         assert (first_of(verdict.warns), first_of(verdict.fails), first_of(verdict.suspects)) == (warns, False, suspect)
         assert first_of(verdict.enters) is not warns, "it is no part of the reference either"
@@ -164,7 +164,7 @@ def test_a_large_move_never_passes_however_wide_the_limit_is_and_whatever_the_se
 def test_a_large_change_of_all_nodes_never_passes() -> None:
     nights = series(*[[*QUIET, 25.0]] * 3)
     nights.passes[:] = 0.3**2
-    verdict = list(night_judge.replay(nights))[-1]
+    verdict = list(night_statistics.replay(nights))[-1]
     assert verdict.fleet_warns.all() and not verdict.fleet_fails.any() and not verdict.warns.any()
 
 
@@ -172,11 +172,27 @@ def test_two_nodes_that_are_both_worse_never_pass_whatever_their_limits_are() ->
     """One varies widely, the other not: both are worse than their own limits, and share what the better of them has."""
     varies, steady = [0.0, *[5.0, -5.0] * 9], [*QUIET * 3, 0.0]
     nights = series([*steady, 18.0], [*varies, 21.0], again={(19, 0): 18.0, (19, 1): 21.0})
-    verdict = list(night_judge.replay(nights))[-1]
+    verdict = list(night_statistics.replay(nights))[-1]
     assert verdict.weak[0, 0] < 0.18 < verdict.weak[1, 0]
     assert verdict.fleet_warns.all()
 
 
+@pytest.mark.parametrize("nodes", [4, 6])
+def test_half_of_the_nodes_are_named_and_take_nothing_off_as_the_day(nodes: int) -> None:
+    half = nodes // 2
+    naming = last(*[[*QUIET, 9.0]] * half, *[[*QUIET, 0.0]] * half)
+    assert naming.warns[:half].all() and not naming.warns[half:].any() and not naming.fleet_warns.any()
+    better = last(*[[*QUIET, 0.0]] * half, *[[*QUIET, -9.0]] * half)
+    assert not better.warns.any()
+
+
+def test_half_of_a_rate_never_passes_in_any_class() -> None:
+    history = series([*QUIET[:2], 92.0])  # -60 %
+    history.least[:], history.spread[:] = 0.36, 0.15
+    *_, verdict = night_statistics.replay(history)
+    assert verdict.limit[0, 0] > 0.92 and first_of(verdict.warns)
+
+
 def test_a_change_is_said_by_the_value() -> None:
-    assert night_judge.percent(math.log(2), "higher") == pytest.approx(-0.5)
-    assert night_judge.percent(math.log(2), "lower") == pytest.approx(1.0)
+    assert night_statistics.percent(math.log(2), "higher") == pytest.approx(-0.5)
+    assert night_statistics.percent(math.log(2), "lower") == pytest.approx(1.0)

@@ -164,7 +164,7 @@ def test_a_project_names_no_program_and_confirms_nothing(ccbed: Desk) -> None:
         }  # fmt: skip
         assert lines == [f"error: ccbed.toml:{key}: {only}: {reason}" for key, reason in reasons.items()]
     assert not (ccbed.root / "ran").exists()
-    for verb, key in (("compare", "html"), ("trend", "plot"), ("bundle.export", "output"), ("report", "index")):
+    for verb, key in (("compare", "html"), ("trend", "plot"), ("bundle.export", "output")):
         write(ccbed, f'[{verb}]\n{key} = "/etc/passwd"\n')
         assert ccbed("status") == 3 and "it overwrites a file" in ccbed.err
     write(ccbed, 'model = "evil:make"\n[size]\nmodel = "evil:make"\n')

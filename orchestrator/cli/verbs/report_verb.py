@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from ... import products
-from ...app import nights
 from ...app.places import short_path
 from ...app.recorded import report
 from ...app.recorded.report import ReportRequest
@@ -16,14 +15,9 @@ from ..inputs.terminal_session import Session
 
 @options.verb(ReportRequest)
 def command(session: Session, request: ReportRequest) -> int:
-    """Write the report of RUN again: index.html, summary.md, junit.xml, …
-
-    ccbed report --index runs/
-    """
+    """Write the report of RUN again: index.html, summary.md, junit.xml, …"""
     terminal = session.terminal
-    if request.runs is not None:
-        nights.product("--index").show_page(session, request.runs)
-    elif request.table:
+    if request.table:
         _show_table(session, request)
     else:
         written = report.write(session, request)

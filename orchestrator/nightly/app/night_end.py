@@ -21,8 +21,8 @@ from .night_requests import NightRequest
 from .night_results import Finished
 
 if TYPE_CHECKING:
-    from ..gates.records import Record
     from ..index.store import Index
+    from ..records import Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

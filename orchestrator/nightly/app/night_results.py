@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from ...model import codec
 from ...model.frozen import dataclass
 from ...store import bundle
 from ..night_judgement import NightJudgement
-from ..suite import Cell, Night, Row
-
-if TYPE_CHECKING:
-    from ..selector import Past
+from ..suite import Night, Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,19 +70,3 @@ class Acceptance:
     @property
     def document(self) -> object:
         return {**self.certificate, "directory": str(self.directory)}
-
-
-class NightObserver(Protocol):
-    """Follows a night: a terminal, or a test that keeps the order."""
-
-    def begin(self, night: Night, past: Mapping[str, Past], directory: Path, nodes: int) -> None: ...
-    def start(self, cell: Cell, repeat: int, again: str) -> None: ...
-    def node(self, row: Row) -> None:
-        """Something is lost of the bed, or came back."""
-
-    def cell(self, cell: Cell, rows: Sequence[Row]) -> None:
-        """All repeats of a cell have ended."""
-
-    def ended(self, finished: Finished) -> None: ...
-    def closed(self, night: Night, done: str, code: int) -> None:
-        """An open night of a process that died was ended: how, and with which exit code."""

@@ -42,6 +42,8 @@ RESUME = "--resume"
 _TEXT = "# ccbed "
 #: Verb -> the document of all its runs, in their directory. It is written last: without it the command has not ended.
 _DOCUMENTS = {"run": "repeat.json", "sweep": "sweep.json"}
+#: Figures over all runs, and a link to each, in their directory.
+SUMMARY = "report/summary.md"
 #: Verb -> the option with the number of its runs.
 _OPTIONS = {"run": "--repeat", "sweep": "--rounds"}
 
@@ -310,9 +312,6 @@ def _figures(directory: Path, rows: Iterable[Row]) -> tuple[distribution.Distrib
 
 
 def _write_report(repeated: Repeated) -> None:
-    from .. import reports
-    from ..reports import repeats_page
-
     directory, night, rows, figures = repeated.directory, repeated.night, repeated.rows, repeated.figures
     trial = night.suite.name
     content = {
@@ -325,9 +324,11 @@ def _write_report(repeated: Repeated) -> None:
     lines = [f"# {trial}, {sentence.count(len(rows), 'run')}", "", repeated.counts, ""]
     lines += ["| figure | n | median | interval of 95 % | least | greatest |", "|---|---|---|---|---|---|"]
     lines += [f"| {' | '.join(map(str, columns(figure)))} |" for figure in figures]
-    paths.write(directory / "report" / "summary.md", "\n".join([*lines, ""]).encode())
-    page = repeats_page.render(night, rows, figures, reports.link_runs(directory, rows))
-    paths.write(directory / "report" / "index.html", page)
+    lines += [
+        "",
+        *(f"- {row.state}: [{row.run}](../{RUNS}/{row.run}) {row.reason}".rstrip() for row in rows if row.run),
+    ]
+    paths.write(directory / SUMMARY, "\n".join([*lines, ""]).encode())
     if night_files.is_closed(directory):
         write_document(directory, "run", content)
 

@@ -25,7 +25,7 @@ from ...model.plan import Placement, Plan
 from ...model.trial import Trial
 from ...store import bundle, paths, secrets
 from .. import bundle_records, night_files, sweeps
-from ..gates.records import Finding
+from ..records import Finding
 from ..suite import RUNS, Cell, Night
 from . import repeats
 from .night_requests import SweepRequest

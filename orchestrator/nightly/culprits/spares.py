@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ...model.frozen import dataclass, replace
-from .. import night_judge as engine
 from .. import sweeps
 from ..baselines import Baseline, Floor
-from ..gates.records import Finding, Key
 from ..judging import floor_limits
+from ..records import Finding, Key
 from ..run_record import Measurement, RunRecord
+from ..statistics import night_statistics as engine
 
 PROBES = ("gemm", "memory", "disk")
 #: Parameters that choose what is measured and how often. They do not change a figure, so that floors of other trials apply.

@@ -8,7 +8,7 @@ from ...model.frozen import dataclass, field
 from ..suite import Row
 
 if TYPE_CHECKING:
-    from ..gates.records import Key, Metric
+    from ..records import Key, Metric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ...model.frozen import dataclass, field
-from ..gates.records import Key, Metric, Record
+from ..records import Key, Metric, Record
 from ..run_record import Measurement, RunRecord, hosts_of, nodes_of, versions_of
 from .entries import NightContent, Trend, TrendPoint
 

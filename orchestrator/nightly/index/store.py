@@ -18,7 +18,7 @@ from .refresh import ReadRun, seconds
 from .scan import RUNS
 
 if TYPE_CHECKING:
-    from ..gates.records import Record
+    from ..records import Record
     from ..run_record import Measurement, RunRecord
     from ..suite import Row
 

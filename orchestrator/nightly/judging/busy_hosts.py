@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping
 
-from ..gates.records import Key, Record
+from ..records import Key, Record
 from ..run_record import nodes_of
 
 #: Figures of what others took of a node's CPUs, and how much more than usual makes its other figures unknown. What a quota withholds
@@ -30,7 +30,7 @@ def busy(records: Iterable[Record]) -> dict[tuple[int, str], str]:
         share = statistics.median(record.values)
         past = earlier.setdefault((record.metric.name, record.node, record.key), [])
         if past and share > statistics.median(past) + level:
-            text = f"others took {share:.0%} of its CPUs ({record.metric.name}; usual {statistics.median(past):.0%})"
+            text = f"other work took {share:.0%} of the CPUs of its host ({record.metric.name}; usual {statistics.median(past):.0%})"
             reasons |= {(record.night, node): text for node in nodes_of(record.node)}
         past.append(share)
     return reasons
@@ -51,6 +51,6 @@ def crowded(records: Iterable[Record], hosts: Mapping[str, str]) -> dict[str, st
         own = len(of_host) - 1 if metric == "cpu used by others" else 0
         share = sum(of_host) - own if own else max(of_host)
         if share > BUSY_SHARE:
-            text = f"others took {min(share, 1):.0%} of the CPUs of {host} ({metric})"
+            text = f"other work took {min(share, 1):.0%} of the CPUs of its host ({metric})"
             reasons |= dict.fromkeys([node for node, of_node in hosts.items() if of_node == host] or [host], text)
     return reasons

@@ -8,18 +8,19 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...model.frozen import dataclass, field, replace
-from .. import night_judge as engine
+from .. import records
 from ..classes import MetricClass
-from ..gates import records, robust
-from ..gates.records import Better, Finding, Metric, Outcome, Record
 from ..levels import Level
-from ..night_judge import Compared, percent
 from ..night_judgement import FLEET, REFERENCE, Judged
+from ..records import Better, Finding, Metric, Outcome, Record
 from ..run_record import nodes_of
+from ..statistics import night_statistics as engine
+from ..statistics import robust
+from ..statistics.night_statistics import Compared, percent
 from .figures import Series
 
 if TYPE_CHECKING:
-    from ..gates.records import Flags, Floats
+    from ..records import Flags, Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +142,7 @@ class _Table:
         chance = engine.FALSE_WARNING / self._history.figures
         spread = float(robust.student(chance, np.array(engine.CLASS_WEIGHT))) * subject.kind.peers * math.sqrt(2)
         least = float(self.least[column])
-        limit = min(max(least, spread), engine.RESOLUTION * least)
+        limit = min(max(least, spread), engine.most_that_passes(least))
         if abs(values[0] - values[1]) > limit:
             slow, fast = (self.labels[pair[i]] for i in ((0, 1) if values[0] > values[1] else (1, 0)))
             change = percent(abs(values[0] - values[1]), subject.metric.better)
@@ -233,9 +234,14 @@ class _Cell:
         reasons = self._table.tonight.crowded
         return next((reasons[node] for node in nodes_of(self._label) if node in reasons), "")
 
+    @property
+    def _most(self) -> float:
+        return float(engine.most_that_passes(self._table.least[self._column]))
+
     def _is_large(self, compared: Compared) -> bool:
         """Beyond what may pass, also where the limit is too wide to say more."""
-        return (compared.excess or 0.0) > engine.RESOLUTION * float(self._table.least[self._column])
+        excess = compared.excess or 0.0
+        return (abs(excess) if compared.peers else excess) > self._most
 
     def _compared(self) -> Compared:
         last, sign = self._last, self._subject.metric.sign
@@ -253,7 +259,7 @@ class _Cell:
             limit=self._get(last.weak) if is_peer else None if excess is None else limit,
             reference=None if level is None else math.exp(sign * level), first=used[0], last=used[-1],
             day=float(last.day[self._column]), peers=peers if is_peer else 0,
-            is_resolved=is_peer or limit <= engine.RESOLUTION * float(self._table.least[self._column]),
+            is_resolved=is_peer or limit <= self._most,
         )  # fmt: skip
 
     def _reference(self, compared: Compared) -> str:
@@ -280,6 +286,7 @@ class _Cell:
                     None,
                 )
             text = f"is {change} beside {compared.peers} equal nodes; {limit}, first night"
+            text += "; they may be slow" if is_odd and compared.excess < 0 else ""
             return "warn" if is_odd else "pass", text, len(self._verdicts) - 1 if is_odd else None
         against = f"{change} against {_nights(compared.nights)}"
         begun = self._begun()

@@ -13,8 +13,8 @@ from typing import Literal
 
 from ...model import errors
 from .. import row_states as night_rows
-from ..gates.records import Outcome
 from ..night_judgement import FLEET, REFERENCE, Judged, NightJudgement
+from ..records import Outcome
 from ..suite import FailOn, Row, State
 from . import floor_limits
 

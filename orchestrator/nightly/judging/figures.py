@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...model.frozen import dataclass, field, replace
-from ..gates.records import Finding, Key, Metric, Record
 from ..night_judgement import Judged
+from ..records import Finding, Key, Metric, Record
 from ..run_record import MEASURED, RunRecord, exempt, nodes_of, versions_of
 
 #: Metrics that are judged without being named in a suite or a baseline, by their last words.

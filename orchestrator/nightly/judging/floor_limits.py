@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ...model.frozen import dataclass, replace
 from ..baselines import Baseline, Floor, node_hardware
 from ..classes import matches as matches_name
-from ..gates.records import Finding, Key, Metric, Outcome
-from ..night_judge import Compared
 from ..night_judgement import Judged
+from ..records import Finding, Key, Metric, Outcome
+from ..statistics.night_statistics import Compared
 from ..suite import Cell, MetricRule
 from .figures import NODE_PROBE, Series
 

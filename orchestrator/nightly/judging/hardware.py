@@ -6,8 +6,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from ...model.frozen import dataclass
-from ..gates.records import HOST, Finding, Key, Outcome, Record
 from ..night_judgement import Judged
+from ..records import HOST, Finding, Key, Outcome, Record
 from .figures import Series
 
 GATE = "hardware"

@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ..gates.records import Finding, Key
 from ..night_judgement import Judged, NightJudgement
+from ..records import Finding, Key
 from ..run_record import nodes_of
 from ..suite import MetricRule, Night
 from . import floor_limits
@@ -19,7 +19,7 @@ from .figures import Series
 #: Recorded nights whose judgement says which nodes a plain ticket covers.
 NIGHTS = 10
 #: In place of a ticket.
-QUARANTINE = "quarantine"
+QUARANTINE = "set aside"
 
 
 def apply(
@@ -91,7 +91,7 @@ def _is_well(concerned: Sequence[Judged]) -> bool:
 
 
 def _unexpected(rule: MetricRule, text: str, node: str | None) -> Judged:
-    text = f"{text}, although {rule.xfail} says that it fails: remove its xfail"
+    text = f"{text}, although {rule.xfail} says that it fails: remove its set_aside"
     finding = Finding(gate="xfail", outcome="fail", metric=rule.metric, node=node, text=text)
     return Judged(finding=finding, state="xpass", ticket=rule.xfail)
 

@@ -9,14 +9,14 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..classes import MetricClass
-from ..gates import pair_sweeps
-from ..gates.records import Record
 from ..night_judgement import Judged
+from ..records import Record
 from ..run_record import nodes_of
+from ..statistics import pair_sweeps
 from .figures import Series
 
 if TYPE_CHECKING:
-    from ..gates.records import Flags
+    from ..records import Flags
 
 #: The directions of links with a rate: the time of a byte.
 LINK = "link beta"
@@ -77,8 +77,10 @@ def judge_pairs(series: Series, cells: Iterable[Judged], kind: MetricClass, apar
     runs = tuple(dict.fromkeys(run for runs in series.runs.values() for run in runs))
     if finding.culprits and len(runs) < 2:
         finding = dataclasses.replace(finding, text=f"{finding.text}; one run, not confirmed by another")
+    # Directions with a reference have limits of their own; without one, a sweep that cannot see a slow part leaves the night unknown.
+    is_told = sweep.missing or sweep.unexplained or (sweep.is_wide and not has_reference)
     yield series.judged(
-        finding, runs=runs, is_counted=finding.outcome != "unknown" or bool(sweep.missing or sweep.unexplained), unit="",
+        finding, runs=runs, is_counted=finding.outcome != "unknown" or bool(is_told), unit="",
         reference="the same directions on earlier nights" if has_reference else "the other pairs of the same night",
     )  # fmt: skip
 

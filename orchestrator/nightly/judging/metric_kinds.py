@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from ..classes import MetricClass
-from ..gates.records import Finding, Metric, Record
 from ..levels import Level
 from ..night_judgement import Judged
+from ..records import Finding, Metric, Record
 from ..run_record import nodes_of
 from .cells import Subject
 from .figures import Series

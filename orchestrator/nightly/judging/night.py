@@ -16,12 +16,23 @@ from .. import bundle_records, classes, identity, levels, night_files
 from .. import row_states as night_rows
 from ..baselines import Baseline
 from ..classes import MetricClass
-from ..gates import digests
-from ..gates.records import Finding, Key, Record
 from ..night_judgement import Judged, NightJudgement
+from ..records import Finding, Key, Record
 from ..run_record import RunRecord, exempt, nodes_of
+from ..statistics import digests
 from ..suite import RUNS, MetricRule, Night, Row
-from . import busy_hosts, cells, conclusion, figures, floor_limits, hardware, known_defects, link_parts, metric_kinds
+from . import (
+    busy_hosts,
+    cells,
+    conclusion,
+    figures,
+    floor_limits,
+    hardware,
+    known_defects,
+    link_parts,
+    metric_kinds,
+    shipped_floors,
+)  # fmt: skip
 from .figures import NODE_PROBE, Series
 
 RUN, SPARE, NODE = "run", "spare", "node"
@@ -60,6 +71,7 @@ def judge(
     tried = {row.cell for row in rows if row.state != "skipped"}
     tonight = _tonight(night, tried, runs, series)
     about = _about(night, directory, number, series, groups, quarantined)
+    accepted = [baseline.hardware for baseline in baselines if baseline.floors]
     findings = [
         *_judge_rows(rows, {record.run: record for _, record in runs}),
         *(
@@ -69,10 +81,9 @@ def judge(
             for judged in floor_limits.judge_suite(cell, series.values())
         ),
         *(judged for baseline in baselines for judged in floor_limits.judge_baseline(baseline, tonight)),
+        *shipped_floors.judge(series.values(), accepted),
         *_judge_series(night, about, tonight, groups, known or classes.read()),
-        *hardware.judge(
-            series, past, night.all_hosts, [baseline.hardware for baseline in baselines if baseline.floors]
-        ),
+        *hardware.judge(series, past, night.all_hosts, accepted),
     ]
     spares = night_files.read_spares(directory)
     for node, reason in spares.unfit.items() if spares else ():
@@ -91,7 +102,8 @@ def judge(
     )  # fmt: skip
     disturbed = {node: reason for (of_night, node), reason in about.busy.items() if of_night == number}
     busy = {**about.crowded, **disturbed}
-    return dataclasses.replace(judgement, busy=tuple(f"{node}: {reason}" for node, reason in sorted(busy.items())))
+    texts = (f"{node} on host {night.all_hosts.get(node, node)}: {reason}" for node, reason in sorted(busy.items()))
+    return dataclasses.replace(judgement, busy=tuple(texts))
 
 
 def read_runs(

@@ -29,7 +29,7 @@ def show_ended(terminal: Terminal, directory: Path, *, as_json: bool) -> int:
         terminal.json(ended.document)
         return ended.code
     terminal.lines(f"{outcome:<8} {text}" for outcome, text in ended.findings)
-    report = f"; report: {short_path(directory)}/report/index.html" if ended.verb == "run" else ""
+    report = f"; report: {short_path(directory)}/{repeats.SUMMARY}" if ended.verb == "run" else ""
     name = "repeat" if ended.verb == "run" else ended.verb
     terminal.line(f"{name:<8} has ended, exit {ended.code}{report}")
     return ended.code
@@ -54,4 +54,4 @@ def _show_figures(terminal: Terminal, repeated: repeats.Repeated) -> None:
     if repeated.figures:
         head = ("FIGURE", "N", "MEDIAN", "INTERVAL OF 95 %", "LEAST", "GREATEST")
         terminal.table(head, map(repeats.columns, repeated.figures))
-    terminal.line(f"report   {short_path(repeated.directory)}/report/index.html")
+    terminal.line(f"report   {short_path(repeated.directory)}/{repeats.SUMMARY}")

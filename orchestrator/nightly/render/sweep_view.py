@@ -11,7 +11,7 @@ from ...cli.render.terminal import Terminal
 from ...model.event import History
 from .. import sweeps
 from ..app.sweep_rounds import Swept
-from ..gates.records import Finding
+from ..records import Finding
 
 #: With more nodes only the slowest directions are listed.
 COLUMNS, SLOWEST = 16, 16

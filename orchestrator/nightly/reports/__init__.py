@@ -7,8 +7,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ...model.errors import InfrastructureError
-from ..gates.records import Record
 from ..night_judgement import NightJudgement
+from ..records import Record
 from ..suite import FINDINGS, RUNS, Night, Row
 from .night_report import NightReport
 

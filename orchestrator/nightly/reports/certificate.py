@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...core.verdict.sentence import count
 from ...model import codec, errors
 from ...model.errors import UsageError
 from ...reports.summary import table_lines
@@ -58,7 +57,6 @@ def write(directory: Path) -> dict[str, Any]:
             {"gate": judged.finding.gate, "state": judged.state, "text": judged.finding.text, "runs": list(judged.runs)}
             for judged in judgement.findings if not judged.compared
         ],
-        "compared": list(_compared(figures)),
         "not_checked": list(_not_checked(night, judgement, hardware, without_floor)),
         "notes": list(dict.fromkeys((*judgement.notes, *notes))),
     }  # fmt: skip
@@ -101,7 +99,7 @@ def _decide(night: Night, judgement: NightJudgement, without_floor: Sequence[str
 def _outcome(night: Night, judgement: NightJudgement, node: str, without_floor: Sequence[str]) -> str:
     """The worst state of the node's own figures."""
     if node in night.quarantined:
-        return "in quarantine"
+        return "set aside"
     states = {
         judged.state
         for judged in judgement.findings
@@ -124,19 +122,6 @@ def _figure(judged: Judged) -> dict[str, str]:
         "limit": figure_units.limit(compared.limit) if is_known and compared.limit else "",
         "change": figure_units.change(compared.change, judged.unit) if compared.change is not None else "", "text": judged.finding.text,
     }  # fmt: skip
-
-
-def _compared(figures: Iterable[Judged]) -> Iterator[str]:
-    """By metric: what its figures were compared with."""
-    by_metric: dict[str, dict[str, list[str]]] = {}
-    for row in map(_figure, figures):
-        by_metric.setdefault(row["metric"], {}).setdefault(row["compared_with"], []).append(row["state"])
-    for metric, references in sorted(by_metric.items()):
-        texts = []
-        for reference, states in references.items():
-            counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-            texts.append(f"{reference} ({count(len(states), 'figure')}: {counts})")
-        yield f"{metric}: {'; '.join(texts)}"
 
 
 def _not_checked(

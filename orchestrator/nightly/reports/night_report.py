@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...model.frozen import dataclass, field
-from ..gates.records import Record
 from ..judging.night import RUN
 from ..night_judgement import FLEET, Judged, NightJudgement
+from ..records import Record
 from ..suite import Night, Row
 from .night_table import ALL_NODES, ORDER
 

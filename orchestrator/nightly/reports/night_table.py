@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...model.errors import EXIT_INFRASTRUCTURE
 from ...model.frozen import dataclass
-from ..night_judge import Compared
 from ..night_judgement import Judged, NightJudgement
 from ..run_record import nodes_of
+from ..statistics.night_statistics import Compared
 from ..suite import Night
 from . import figure_units
 
@@ -200,9 +200,11 @@ def next_step(night: Night, judgement: NightJudgement, directory: str) -> str:
     if judgement.exit == EXIT_INFRASTRUCTURE:
         return f"ccbed status · then: ccbed nightly {shlex.quote(night.suite.name)}"
     if judgement.busy and judgement.outcome == "unknown":
-        busy = ", ".join(entry.partition(":")[0] for entry in judgement.busy[:3])
-        more = f" and {len(judgement.busy) - 3} more" if len(judgement.busy) > 3 else ""
-        return f"end other work on the hosts of {busy}{more}, then: ccbed nightly {shlex.quote(night.suite.name)}"
+        hosts = list(dict.fromkeys(entry.partition(":")[0].rpartition(" ")[2] for entry in judgement.busy))
+        more = f" and {len(hosts) - 3} more" if len(hosts) > 3 else ""
+        return (
+            f"end other work on host {', '.join(hosts[:3])}{more}, then: ccbed nightly {shlex.quote(night.suite.name)}"
+        )
     bad = sorted((*judgement.cells, *judgement.fleet), key=lambda judged: ORDER.index(judged.state))
     if not bad or bad[0].state not in BAD:
         has_reference = any(judged.compared and judged.compared.excess is not None for judged in bad)

@@ -49,7 +49,12 @@ def values(report: NightReport) -> Mapping[str, Any]:
         "outcome": judgement.word,
         "title": night.name,
         "sentence": judgement.sentence,
-        "subtitle": [night.suite.name, head(night, judgement, shown), night.started],
+        "subtitle": [
+            f"{night.suite.name}, seed {night.suite.seed}",
+            head(night, judgement, shown),
+            night.started,
+            f"ccbed {night.ccbed}",
+        ],
         "table": shown,
         "lines": shown.lines[:most],
         "more_lines": max(0, len(shown.lines) - most),
@@ -66,8 +71,7 @@ def values(report: NightReport) -> Mapping[str, Any]:
         "more_cells": max(0, len(cells(report)) - CELLS),
         "links_all": len(report.rows) <= REPEATS,
         "links": report.links,
-        "notes": judgement.notes,
-        "facts": facts(report),
+        "notes": (*([f"history: {judgement.history}"] if judgement.history else []), *judgement.notes),
         "command": night.command,
     }
 
@@ -92,16 +96,3 @@ def name_nodes(nodes: tuple[str, ...]) -> str:
     if len(nodes) <= NODES:
         return ", ".join(nodes)
     return f"{', '.join(nodes[:3])} and {len(nodes) - 3} more"
-
-
-def facts(report: NightReport) -> list[tuple[str, str]]:
-    night = report.night
-    return [
-        ("night", night.name),
-        ("suite", f"{night.suite.name}, seed {night.suite.seed}"),
-        ("bed", f"{night.bed} ({night.provider})"),
-        ("nodes", name_nodes(tuple(night.hosts))),
-        *([("history", report.judgement.history)] if report.judgement.history else []),
-        ("ccbed", night.ccbed),
-        ("exit", str(report.judgement.exit)),
-    ]

@@ -10,8 +10,8 @@ from markupsafe import Markup
 
 from ...model.frozen import dataclass
 from ...reports.page import svg
-from ..gates.records import Key, Metric
 from ..night_judgement import Judged
+from ..records import Key, Metric
 from . import figure_units
 from .night_report import NightReport
 from .night_table import ORDER
@@ -108,12 +108,6 @@ def draw(trend: Trend, name: str) -> Markup:
     ]  # fmt: skip
     title = f"{figure_units.name(trend.metric.name)} over {len(trend.nights)} nights"
     return _picture(name, title, svg.element("desc", describe(trend, -1), id=f"{name}-d"), *shapes)
-
-
-def sparkline(values: Sequence[float], name: str, title: str) -> Markup:
-    """A line alone. ``title``: what it shows, for its tooltip and for screen readers."""
-    x, y, _ = _scales(len(values), values)
-    return _picture(name, title, _line(values, x, y, "fleet"))
 
 
 def _picture(name: str, title: str, *shapes: Markup) -> Markup:

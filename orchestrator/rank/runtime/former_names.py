@@ -49,6 +49,9 @@ FORMER = {
     "rank.open_mpi.names": "collectives.rank.mpi_names",
     "rank.open_mpi": "collectives.rank.mpi_peer",
     "rank.replay.pacing": "collectives.rank.replay_pacing",
+    "nightly.gates.records": "nightly.records",
+    "nightly.gates": "nightly.statistics",
+    "nightly.night_judge": "nightly.statistics.night_statistics",
     "rank.replay.sequence": "collectives.rank.replay_sequence",
 }
 

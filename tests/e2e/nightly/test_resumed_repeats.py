@@ -70,7 +70,7 @@ def test_interrupted_repeats_go_on_where_they_ended(bed: Bed, tmp_path: Path, ho
     assert [run["exit"] for run in document["runs"]] == [0, 0, 0]
     assert [row.repeat for row in night_files.read_rows(directory)] == [0, 1, 2]
     assert count.read_text().count("run") == (3 if how == signal.SIGKILL else 4)
-    page = (directory / "report" / "index.html").read_text()
+    page = (directory / "report" / "summary.md").read_text()
     assert all(run["run"] in page for run in document["runs"])
     assert "3 passed" in page
     assert "missing" not in page

@@ -12,8 +12,8 @@ import msgspec
 
 from orchestrator.model import codec
 from orchestrator.nightly import night_files
-from orchestrator.nightly.gates.records import Key, Metric
 from orchestrator.nightly.night_judgement import NightJudgement
+from orchestrator.nightly.records import Key, Metric
 from orchestrator.nightly.run_record import Measurement, RunRecord
 from orchestrator.nightly.suite import Cell, Night, Row, Suite
 from orchestrator.store import bundle, paths, seal

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from orchestrator.nightly import classes
-from orchestrator.nightly.gates.records import Finding, Key, Metric, Outcome, Record
 from orchestrator.nightly.judging import cells, floor_limits
 from orchestrator.nightly.judging.figures import Series
 from orchestrator.nightly.night_judgement import Judged, NightJudgement, State
+from orchestrator.nightly.records import Finding, Key, Metric, Outcome, Record
 from orchestrator.nightly.reports.night_report import NightReport
 from orchestrator.nightly.suite import Cell, MetricRule, Night, Row, Suite
 

@@ -61,8 +61,7 @@ def test_a_cluster_that_meets_its_floors_is_accepted_with_its_figures(tmp_path: 
         "90 TFLOP/s",
         "+11.1 %",
     )
-    of_floor, of_peers = "the floor of the suite for gemm", "3 equal nodes in the same night"
-    assert document["compared"] == [f"gemm: {of_floor} (4 figures: 4 pass); {of_peers} (4 figures: 4 pass)"]
+    of_peers = "3 equal nodes in the same night"
     assert json.loads((directory / certificate.DOCUMENT).read_text()) == document
     text = (directory / certificate.SUMMARY).read_text()
     assert all(f"| gemm | {node} | 100 TFLOP/s | pass | +0.0 % | 11 % |  | {of_peers} |" in text for node in NODES)
@@ -82,6 +81,17 @@ def test_without_a_floor_nothing_is_accepted(tmp_path: Path) -> None:
     names = "n0, n1, n2, n3 (8x H100, 64x Xeon, 512 GiB)"
     assert document["not_checked"][0] == f"floors: none for {names}; ccbed baseline accept writes them"
     assert [node["outcome"] for node in document["nodes"]] == ["not judged"] * 4
+
+
+def test_known_hardware_is_accepted_without_a_baseline_and_the_certificate_says_what_it_was_compared_with(
+    tmp_path: Path,
+) -> None:
+    lines = [figure("memory device copy", 3950.0, "GB/s", "higher", node=node) for node in NODES]
+    facts = {node: {"gpus": ["NVIDIA H200"] * 8} for node in NODES}
+    document = certify(write_night(tmp_path, 1, {"memory": [lines] * 3}, nodes=NODES, facts=facts))
+    assert (document["decision"], document["exit"]) == ("ACCEPTED", 0)
+    [of_n0] = [row for row in document["figures"] if row["of"] == "n0" and row["reference"] == "3.41 TB/s"]
+    assert of_n0["compared_with"].startswith("the limit that ccbed ships for NVIDIA H200: 4010 GB/s is reached of 4800")
 
 
 def test_a_node_whose_hardware_has_no_floor_leaves_the_cluster_undecided(tmp_path: Path) -> None:
@@ -133,7 +143,7 @@ def test_a_cluster_with_a_node_in_quarantine_is_not_accepted(tmp_path: Path) -> 
         result = certify(directory, (), ["n2"], night={"quarantined": {"n2": "is set aside since x: y"}})
         assert (result["decision"], result["exit"]) == ("NOT DECIDED", 2)
         assert "n2 is set aside since x: y" in result["not_checked"]
-        assert [node["outcome"] for node in result["nodes"]] == ["pass", "pass", "in quarantine", "pass"]
+        assert [node["outcome"] for node in result["nodes"]] == ["pass", "pass", "set aside", "pass"]
 
 
 def test_a_cluster_with_a_node_on_a_drained_host_is_not_accepted(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ import pytest
 
 from orchestrator.nightly import baselines, bundle_records, levels, night_files, retention
 from orchestrator.nightly.baselines import Floor
-from orchestrator.nightly.gates.records import Finding
-from orchestrator.nightly.night_judge import Compared
 from orchestrator.nightly.night_judgement import REFERENCE, Judged, NightJudgement, State
+from orchestrator.nightly.records import Finding
+from orchestrator.nightly.statistics.night_statistics import Compared
 from orchestrator.nightly.suite import NIGHT, RUNS
 from orchestrator.store import bed_files as store
 from orchestrator.store import index as runs_index

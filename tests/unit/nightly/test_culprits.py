@@ -18,9 +18,9 @@ from orchestrator.cli.render import terminal
 from orchestrator.model.errors import UsageError
 from orchestrator.nightly import judging, night_files
 from orchestrator.nightly.culprits import hook
-from orchestrator.nightly.gates.records import Finding
 from orchestrator.nightly.identity import Nodes
 from orchestrator.nightly.night_judgement import Judged, NightJudgement
+from orchestrator.nightly.records import Finding
 from orchestrator.nightly.suite import Cell, MetricRule, Night
 
 from .night_bundles import figure, write_night
@@ -211,7 +211,7 @@ def test_a_node_in_quarantine_fails_no_further_night_and_another_does(tmp_path: 
     assert (judgement.outcome, judgement.exit) == ("pass", 0)
     assert [
         judged.ticket for judged in judgement.findings if judged.state == "xfail" and judged.finding.gate == "floor"
-    ] == ["quarantine"]
+    ] == ["set aside"]
     other, _, _ = night_of(tmp_path / "other", 3, "n2", "n3")
     assert judging.judge(other, (), (), ["n2"]).outcome == "fail"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.nightly import distribution
-from orchestrator.nightly.gates.records import Key, Metric
+from orchestrator.nightly.records import Key, Metric
 from orchestrator.nightly.run_record import Measurement, RunRecord
 
 KEY = Key(hardware="cpu", workload="train-dp")

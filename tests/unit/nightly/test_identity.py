@@ -12,8 +12,8 @@ import pytest
 from orchestrator.model.bed import Machine
 from orchestrator.nightly import bundle_records, index, judging, night_files
 from orchestrator.nightly.culprits import hook
-from orchestrator.nightly.gates.records import Record
 from orchestrator.nightly.identity import Nodes
+from orchestrator.nightly.records import Record
 from orchestrator.nightly.suite import Cell, MetricRule
 from orchestrator.slurm import allocation
 from orchestrator.slurm.slurm_provider import SlurmProvider

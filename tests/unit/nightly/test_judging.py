@@ -16,10 +16,10 @@ import pytest
 from orchestrator.model import codec
 from orchestrator.nightly import judging, levels, night_files
 from orchestrator.nightly.app import night_end
-from orchestrator.nightly.gates.records import Record
 from orchestrator.nightly.judging import figures
 from orchestrator.nightly.judging.night import read_runs
 from orchestrator.nightly.night_judgement import NightJudgement, suspects_of
+from orchestrator.nightly.records import Record
 from orchestrator.nightly.suite import RUNS, Cell, MetricRule, Row
 from orchestrator.store import paths
 
@@ -146,8 +146,15 @@ def test_peers_that_differ_widely_are_unknown_and_no_pass(tmp_path: Path) -> Non
     assert "its equal nodes differ too much to see an odd one" in judgement.cells[0].finding.text
     beside = [judged for judged in judgement.cells if "beside them" in judged.finding.text]
     assert {(judged.finding.node, judged.is_counted) for judged in beside} == {
-        (node, True) for node in ("n0", "n1", "n4", "n5")
+        (node, True) for node in ("n0", "n1", "n3", "n4", "n5", "n7")
     }
+
+
+def test_a_majority_of_slow_nodes_on_a_first_night_is_no_pass(tmp_path: Path) -> None:
+    lines = rates(lambda *of: usual(*of) * (1.0 if of[1] == "n0" else 0.7), 1, nodes=NODES[:3])
+    judgement = judging.judge(write_night(tmp_path, 1, {"gemm": lines}, nodes=NODES[:3]), ())
+    assert bad(judgement) == [("reference", "n0", "warn")]
+    assert "n0: gemm is +40.5% beside 2 equal nodes; limit 16.4%, first night; they may be slow" in judgement.sentence
 
 
 def test_the_first_night_of_two_nodes_is_the_reference_and_unknown(tmp_path: Path) -> None:
@@ -180,7 +187,7 @@ def test_a_host_that_is_busier_than_usual_makes_figures_unknown(
     ]
     judgement = judging.judge(directory, history)
     assert judgement.outcome == outcome
-    reason = "n3: gemm is not judged: others took 80% of its CPUs (cpu used by others; usual 0%)"
+    reason = "n3: gemm is not judged: other work took 80% of the CPUs of its host (cpu used by others; usual 0%)"
     assert judgement.sentence.startswith(reason) is (outcome == "unknown")
 
 

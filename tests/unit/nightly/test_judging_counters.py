@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from orchestrator.nightly import judging, levels
-from orchestrator.nightly.gates.records import Key, Metric, Record
 from orchestrator.nightly.judging import metric_kinds
 from orchestrator.nightly.night_judgement import NightJudgement
+from orchestrator.nightly.records import Key, Metric, Record
 from orchestrator.nightly.suite import Cell, MetricRule
 
 from .night_bundles import figure, write_night

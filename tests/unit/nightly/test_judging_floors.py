@@ -12,6 +12,8 @@ import pytest
 
 from orchestrator.nightly import judging
 from orchestrator.nightly.baselines import Baseline, Floor
+from orchestrator.nightly.judging import shipped_floors
+from orchestrator.nightly.night_judgement import NightJudgement
 from orchestrator.nightly.suite import Cell, MetricRule, Row
 
 from .night_bundles import figure, write_night
@@ -51,6 +53,65 @@ def test_a_node_or_rank_without_the_metric_of_the_others_fails_its_floor(
     options: dict[str, Any] = {"nodes": NODES[:4], "ranks_per_node": 2, "cells": [FLOOR]}
     judgement = judging.judge(write_night(tmp_path, 1, {"gemm": of_ranks(*absent)}, **options), ())
     assert bad(judgement) == [("floor", label, "fail") for label in failed]
+
+
+#: Inventories of nodes as nvidia-smi and the kernel named them, and a figure of a sound node of them.
+KNOWN = {
+    "NVIDIA H100 80GB HBM3": ("memory device copy", "GB/s", 2890.0),
+    "NVIDIA H200": ("memory device triad", "GB/s", 4140.0),
+    "NVIDIA A100-SXM4-80GB": ("gemm float16", "TFLOP/s", 252.0),
+    "NVIDIA A100-SXM4-40GB": ("copy to device", "GB/s", 24.6),
+    "NVIDIA H100 PCIe": ("copy to device", "GB/s", 50.0),
+    "NVIDIA L40S": ("copy to device", "GB/s", 25.1),
+}
+
+
+def shipped(
+    tmp_path: Path, gpu: str, slow: float, metric: str, unit: str, usual: float, ceiling: float = 0.0
+) -> NightJudgement:
+    lines = [
+        figure(metric, usual * (slow if node == "n1" else 1), unit, "higher", node=node, **({"ceiling": ceiling} if ceiling else {}))
+        for node in NODES[:2]
+    ]  # fmt: skip
+    facts = {node: {"gpus": [gpu] * 8 if gpu else [], "memory_mib": 1_864_000} for node in NODES[:2]}
+    return judging.judge(write_night(tmp_path, 1, {"probe": [lines] * 3}, nodes=NODES[:2], facts=facts), ())
+
+
+@pytest.mark.parametrize("gpu", KNOWN)
+def test_a_first_night_on_known_hardware_is_compared_with_the_limit_that_is_shipped(tmp_path: Path, gpu: str) -> None:
+    sound = shipped(tmp_path / "sound", gpu, 1.0, *KNOWN[gpu])
+    assert (sound.outcome, sound.exit) == ("pass", 0)
+    [judged] = [judged for judged in sound.findings if judged.finding.node == "n1" and judged.finding.gate == "floor"]
+    assert judged.reference.startswith(f"the limit that ccbed ships for {gpu}: ") and "https://" in judged.reference
+    slow = shipped(tmp_path / "slow", gpu, 0.7, *KNOWN[gpu])
+    assert ("floor", "n1", "warn") in bad(slow) and slow.exit == 0  # it never fails
+    assert not [
+        judged
+        for judged in shipped(tmp_path / "mig", f"{gpu} MIG 1g.10gb", 0.1, *KNOWN[gpu]).findings
+        if judged.finding.gate == "floor"
+    ]
+
+
+def test_an_interface_is_known_by_its_speed(tmp_path: Path) -> None:
+    assert ("floor", "n1", "warn") in bad(shipped(tmp_path, "", 0.5, "nic ring", "GB/s", 1.1, ceiling=1.25))
+
+
+def test_every_shipped_limit_has_a_source_and_lies_below_its_data_sheet() -> None:
+    limits = shipped_floors.read()
+    assert all(limit.floor < limit.reached < limit.sheet and "https://" in limit.source for limit in limits)
+    assert len({(limit.part, limit.metric) for limit in limits}) == len(limits)
+
+
+def test_a_baseline_replaces_the_limits_that_are_shipped(tmp_path: Path) -> None:
+    slow = shipped(tmp_path, "NVIDIA H200", 0.7, *KNOWN["NVIDIA H200"])
+    [hardware] = {judged.key.hardware for judged in slow.findings if judged.key}
+    floor = Floor(
+        metric="gemm", floor=1.0, unit="TFLOP/s", better="higher", measured=1.0, margin=0.1, n=1, evidence=(), accepted="2026-01-01",
+        trial="gemm", workload="node-probe",
+    )  # fmt: skip
+    [directory] = [path for path in tmp_path.iterdir() if path.is_dir()]
+    judgement = judging.judge(directory, (), [Baseline(hardware=hardware, floors=(floor,))])
+    assert not bad(judgement, "floor")
 
 
 @pytest.mark.parametrize("lost", ["", "n3"])

@@ -11,9 +11,9 @@ import pytest
 
 from orchestrator.nightly import judging
 from orchestrator.nightly.baselines import Baseline
-from orchestrator.nightly.gates.records import Key, Metric, Record
 from orchestrator.nightly.judging import busy_hosts, figures, hardware
 from orchestrator.nightly.night_judgement import NightJudgement
+from orchestrator.nightly.records import Key, Metric, Record
 
 from .night_bundles import figure, write_night
 from .test_judging import NIGHT, NODES, again, bad, from_night, history_of, rates, usual
@@ -152,8 +152,8 @@ def test_figures_of_a_host_that_is_always_busy_do_not_pass_and_a_defect_of_its_n
     busy = loaded(tmp_path / "busy", {"n3": 0.6, "n4": 0.6}, 0.0)
     unknown = {judged.finding.node for judged in busy.cells if judged.state == "unknown"}
     assert (busy.outcome, busy.exit, unknown) == ("unknown", 2, {"n3", "n4"})
-    assert [entry.partition(":")[0] for entry in busy.busy] == ["n3", "n4"]
-    assert "not judged: others took 60% of the CPUs of" in busy.sentence
+    assert [entry.partition(":")[0] for entry in busy.busy] == ["n3 on host host-n3", "n4 on host host-n4"]
+    assert "not judged: other work took 60% of the CPUs of its host" in busy.sentence
     slow = loaded(tmp_path / "slow", {"n3": 0.6}, 0.3)
     assert (slow.outcome, bad(slow)) == ("fail", [("reference", "n3", "fail")])
     quiet = loaded(tmp_path / "quiet", {"n3": 0.2}, 0.0)
@@ -180,4 +180,6 @@ def test_a_host_is_busier_than_usual_only_beside_the_same_trial_of_earlier_night
         for night, trial, share in shares
     ]  # fmt: skip
     assert busy_hosts.busy(records[:2]) == {}
-    assert busy_hosts.busy(records) == {(2, "n0"): "others took 60% of its CPUs (cpu used by others; usual 5%)"}
+    assert busy_hosts.busy(records) == {
+        (2, "n0"): "other work took 60% of the CPUs of its host (cpu used by others; usual 5%)"
+    }

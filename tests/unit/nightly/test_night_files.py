@@ -10,8 +10,8 @@ import pytest
 
 from orchestrator.model.errors import InfrastructureError, UsageError
 from orchestrator.nightly import night_files
-from orchestrator.nightly.gates.records import Finding
 from orchestrator.nightly.night_judgement import Judged, NightJudgement
+from orchestrator.nightly.records import Finding
 from orchestrator.nightly.suite import Cell, MetricRule, Night, Row, Suite
 from orchestrator.store.paths import TornBundleError
 

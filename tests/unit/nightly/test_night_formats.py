@@ -11,8 +11,8 @@ import pytest
 import xmlschema
 from prometheus_client.parser import text_string_to_metric_families
 
-from orchestrator.nightly.gates.records import Finding
 from orchestrator.nightly.night_judgement import Judged
+from orchestrator.nightly.records import Finding
 from orchestrator.nightly.reports import night_gauges, night_junit
 from orchestrator.nightly.reports.night_report import NightReport
 

@@ -14,11 +14,11 @@ import pytest
 
 from orchestrator.model.errors import InfrastructureError
 from orchestrator.nightly import reports
-from orchestrator.nightly.gates.records import Finding
-from orchestrator.nightly.night_judge import Compared
 from orchestrator.nightly.night_judgement import REFERENCE, Judged, NightJudgement
+from orchestrator.nightly.records import Finding
 from orchestrator.nightly.reports import figure_units, night_junit, night_summary, night_table, page
 from orchestrator.nightly.reports.night_report import NightReport, suspects, unknowns
+from orchestrator.nightly.statistics.night_statistics import Compared
 from orchestrator.nightly.suite import Row
 
 from ...contract.report_contract import EXTERNAL, HOSTILE, check_forms

@@ -8,9 +8,9 @@ import random
 import pytest
 
 from orchestrator.nightly import classes
-from orchestrator.nightly.gates import digests
-from orchestrator.nightly.gates.records import Better, Finding, Key, Metric, Record, worst
 from orchestrator.nightly.judging import cells, figures, floor_limits, metric_kinds
+from orchestrator.nightly.records import Better, Finding, Key, Metric, Record, worst
+from orchestrator.nightly.statistics import digests
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from orchestrator.nightly import classes
-from orchestrator.nightly.gates import pair_sweeps
+from orchestrator.nightly.statistics import pair_sweeps
 from tests.bench.pair_sweeps import sweep
 
 NODES = tuple("abcdefgh")

@@ -51,7 +51,7 @@ trials:
     precision: 0.05
     deadline: 90s
     needs: []
-    metrics: {ttr: {floor: 2, xfail: T-7}, duration: {minimum_absolute: 0.5}}
+    metrics: {ttr: {floor: 2, set_aside: T-7}, duration: {minimum_absolute: 0.5}}
 """
     )
     assert (suite.name, suite.seed, suite.budget_s) == ("mine", 4, 1800.0)
@@ -116,7 +116,7 @@ trials:
         "s.yml:11: trials[3]: the cell barrier appears twice; give it a name of its own: `name: …`",
         "s.yml:12: trials[4].needs: unknown; did you mean gpu? (got gpus)",
         "s.yml:12: trials[4].metrics.busbw.flor: unknown key; did you mean floor?",
-        "s.yml:12: trials[4].metrics.x: must be a mapping with floor, minimum_absolute or xfail (got 3)",
+        "s.yml:12: trials[4].metrics.x: must be a mapping with floor, minimum_absolute or set_aside (got 3)",
         "s.yml:13: trials[5].trial: is missing",
         "s.yml:14: trials[6]: must be a mapping with `trial` (got 7)",
         "s.yml:16: trials[7].faults: 0.crash-nod: unknown fault; did you mean crash-node? (got crash-nod)",
@@ -165,14 +165,15 @@ def test_the_shipped_suites_are_valid(name: str) -> None:
 
 def test_a_ticket_may_name_nodes_and_a_negative_difference_is_refused() -> None:
     head = "suite: mine\ntrials:\n  - trial: barrier\n    metrics:\n      ttr: "
-    [cell] = parse(head + "{xfail: {ticket: T-7, nodes: [n3]}}\n").cells
-    assert cell.rules == (MetricRule(metric="ttr", xfail="T-7", xfail_nodes=("n3",)),)
+    for body in ("set_aside: {reason: T-7, nodes: [n3]}", "xfail: {ticket: T-7, nodes: [n3]}"):  # the former names
+        [cell] = parse(f"{head}{{{body}}}\n").cells
+        assert cell.rules == (MetricRule(metric="ttr", xfail="T-7", xfail_nodes=("n3",)),)
     where = "s.yml:5: trials[0].metrics.ttr"
     assert problems(head + "{minimum_absolute: -1}\n") == [f"{where}.minimum_absolute: must be >= 0 (got -1.0)"]
-    [problem] = problems(head + "{xfail: {ticket: T-7}}\n")
-    assert problem.startswith(f"{where}.xfail: needs a ticket and the names of its nodes (got ")
-    [problem] = problems(head + "{xfail: {ticket: T-7, node: [n3]}}\n")
-    assert problem.startswith(f"{where}.xfail.node: unknown key")
+    [problem] = problems(head + "{set_aside: {reason: T-7}}\n")
+    assert problem.startswith(f"{where}.set_aside: needs a reason and the names of its nodes (got ")
+    [problem] = problems(head + "{set_aside: {reason: T-7, node: [n3]}}\n")
+    assert problem.startswith(f"{where}.set_aside.node: unknown key")
 
 
 @pytest.mark.parametrize("count", range(1, 10))

@@ -77,7 +77,7 @@ def test_a_sweep_has_no_peer_in_quarantine() -> None:
     (finding,) = sweeps.judge_nodes([record(fleet(8, n3=0.9))], quarantined=("n3",))
     assert (finding.outcome, finding.culprits) == ("warn", ("n3",))
     assert "worse than the median of 7 peers" in finding.text
-    assert finding.text.endswith(", and is in quarantine")
+    assert finding.text.endswith(", and is set aside")
     (finding,) = sweeps.judge_nodes([record(fleet(3))], quarantined=("n2",))
     assert (finding.outcome, finding.text) == ("unknown", "gemm float32: 2 nodes of equal hardware; 3 are needed")
     (finding,) = sweeps.judge_nodes([record(fleet(3))])

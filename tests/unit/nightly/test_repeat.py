@@ -21,7 +21,7 @@ from orchestrator.model.launch import Request, Result
 from orchestrator.nightly import night_files
 from orchestrator.nightly.app import repeats as repeated_run
 from orchestrator.nightly.app import sweep_rounds
-from orchestrator.nightly.gates.records import Finding
+from orchestrator.nightly.records import Finding
 from orchestrator.nightly.suite import Cell, Night
 from orchestrator.store.paths import TornBundleError
 

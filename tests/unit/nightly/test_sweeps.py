@@ -12,7 +12,7 @@ import pytest
 from orchestrator.cli.render import terminal
 from orchestrator.model.event import History
 from orchestrator.nightly import sweeps
-from orchestrator.nightly.gates.records import Finding, Key, Metric
+from orchestrator.nightly.records import Finding, Key, Metric
 from orchestrator.nightly.render import sweep_view
 from orchestrator.nightly.run_record import Measurement, RunRecord
 
@@ -50,6 +50,11 @@ def test_a_node_that_is_slower_than_its_peers_is_a_suspect_and_no_failure() -> N
 def test_equal_nodes_pass_and_a_faster_node_is_not_odd() -> None:
     assert [finding.outcome for finding in sweeps.judge_nodes([record(fleet(8))])] == ["pass"]
     assert [finding.outcome for finding in sweeps.judge_nodes([record(fleet(8, n3=1.2))])] == ["pass"]
+    [majority] = sweeps.judge_nodes([record(fleet(3, n1=0.7, n2=0.7))])
+    assert (majority.outcome, majority.culprits) == (
+        "warn",
+        (),
+    ) and "n0 is 42.8% better than the median of 2 peers (limit 12.9%), which may be slow" in majority.text
 
 
 def test_the_rounds_count_together() -> None:

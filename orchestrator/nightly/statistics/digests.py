@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from ...model.event import History
 from ...model.events import ProbeDone
 from ...model.frozen import dataclass
-from .records import Finding
+from ..records import Finding
 
 GATE = "sdc"
 

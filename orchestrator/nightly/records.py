@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
-from ...model.frozen import dataclass, field
+from ..model.frozen import dataclass, field
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ...model.frozen import dataclass, field
-from .. import night_judge as engine
+from ..records import Finding, Outcome
+from . import night_statistics as engine
 from . import robust
-from .records import Finding, Outcome
 
 if TYPE_CHECKING:
     from ..classes import MetricClass
-    from .records import Flags, Floats
+    from ..records import Flags, Floats
 
 Kind = Literal["all", "direction", "link", "egress", "ingress", "node", "group egress", "group ingress", "group"]
 
@@ -29,6 +29,8 @@ CONFIDENCE, MOST_CONFIDENCE = 0.9, 0.99
 #: By how much a part must raise the log-likelihood beyond what the best of as many explanations does by chance.
 EVIDENCE = 4.0
 MOST_PARTS = 2
+#: From so many parts of a kind on their spread is known; a part stands out beyond so many sigmas of it.
+LEAST_PARTS, PART_SIGMAS = 8, 4.0
 #: Residuals count up to here, so that no single pair decides about a node.
 CUT_SIGMAS = 8.0
 #: Without a reference, fewer nodes have no majority that shows the usual rate.
@@ -108,7 +110,8 @@ def solve(
     excess, sigma = _standardise(slowness, group, kind, has_reference=reference is not None)
     least = engine.least_change(kind.least, "lower")
     wide = sigma * float(robust.student(engine.FALSE_WARNING / count, np.array(engine.CLASS_WEIGHT + count)))
-    limit, most = max(least, min(wide, engine.RESOLUTION * least)), engine.RESOLUTION * least
+    most = float(engine.most_that_passes(least))
+    limit = max(least, min(wide, most))
     fabric = _Fabric(nodes=nodes, group=group, least=least, sigma=sigma, has_reference=reference is not None)
     slow, alternatives, common, rest = fabric.explain(excess)
     #: Without a reference the slow pairs may be the usual ones: those that are much faster are no less a finding.
@@ -287,11 +290,12 @@ class _Fabric:
         import numpy as np
 
         fits: _Fits = {}
+        least = self._least(excess)
         for kind, choices, count in self._explanations(excess):
             for parts, mask in choices:
                 measured = excess[mask][~np.isnan(excess[mask])]
                 shift = float(np.median(measured)) if len(measured) else 0.0
-                if shift > self.least:
+                if shift > least[kind]:
                     gain = (
                         self._loss(measured)
                         - self._loss(measured - shift)
@@ -300,6 +304,28 @@ class _Fabric:
                     )
                     fits |= {(kind, parts): (gain, shift)} if gain > EVIDENCE else {}
         return fits
+
+    def _least(self, excess: Floats) -> dict[Kind, float]:
+        """By kind: the least excess of a part. Of a part of several pairs a share of the class's least change is enough, as of several
+        nights, where most parts of its kind differ by much less.
+        """
+        import numpy as np
+
+        shares: dict[Kind, float] = dict.fromkeys(get_args(Kind), self.least)
+        rows, columns = (robust.median(excess, axis=axis) for axis in (1, 0))
+        sides: dict[Kind, Floats] = {"egress": rows, "ingress": columns, "node": (rows + columns) / 2}
+        for kind, values in sides.items():
+            known = values[~np.isnan(values)]
+            spread = (
+                robust.MAD_TO_SIGMA * float(np.median(np.abs(known - np.median(known))))
+                if len(known) >= LEAST_PARTS
+                else 1.0
+            )
+            shares[kind] = min(self.least, max(engine.LASTING_SHARE * self.least, PART_SIGMAS * spread))
+        shares["link"] = min(
+            self.least, max(engine.LASTING_SHARE * self.least, PART_SIGMAS * self.sigma / math.sqrt(2))
+        )
+        return shares
 
     def _loss(self, residuals: Floats) -> float:
         """Minus the log-likelihood: a parabola up to the cut."""
@@ -319,7 +345,7 @@ class _Fabric:
             choices = names if kind.startswith("group") else self.nodes
             yield kind, [((name,), self._mask(kind, (name,))) for name in choices], len(choices)
         # Of single directions and links, only those that are slow at all; the others count as choices.
-        slow = [(self.nodes[a], self.nodes[b]) for a, b in np.argwhere(excess > self.least)]
+        slow = [(self.nodes[a], self.nodes[b]) for a, b in np.argwhere(excess > engine.LASTING_SHARE * self.least)]
         count = len(self.nodes) * (len(self.nodes) - 1)
         yield "direction", [(pair, self._mask("direction", pair)) for pair in slow], count
         links = sorted({(min(pair), max(pair)) for pair in slow})

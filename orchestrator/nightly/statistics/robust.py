@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ...model import ratio
 
 if TYPE_CHECKING:
-    from .records import Floats
+    from ..records import Floats
 
 #: MAD to standard deviation of a normal distribution.
 MAD_TO_SIGMA = 1.4826
@@ -15,16 +15,22 @@ MAD_TO_SIGMA = 1.4826
 
 def median(values: Floats, axis: int = 0) -> Floats:
     """The median of the values that are not NaN; NaN if there is none. numpy's nanmedian loops in Python along an axis."""
+    low, high = middles(values, axis)
+    return (low + high) / 2
+
+
+def middles(values: Floats, axis: int = 0) -> tuple[Floats, Floats]:
+    """The two values in the middle of those that are not NaN: of an odd number twice the median. NaN if there is none."""
     import numpy as np
 
     if not values.shape[axis]:
-        return np.full(np.delete(values.shape, axis), np.nan)
+        empty = np.full(np.delete(values.shape, axis), np.nan)
+        return empty, empty
     ordered = np.sort(values, axis=axis)
     count = np.sum(~np.isnan(values), axis=axis, keepdims=True)
     low = np.take_along_axis(ordered, np.maximum(count - 1, 0) // 2, axis)
     high = np.take_along_axis(ordered, np.minimum(count // 2, values.shape[axis] - 1), axis)
-    result: Floats = np.squeeze((low + high) / 2, axis)
-    return result
+    return np.squeeze(low, axis), np.squeeze(high, axis)
 
 
 def nanmean(values: Floats) -> Floats:

@@ -11,18 +11,18 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..model.frozen import dataclass
-from .gates import robust
-from .gates.records import Better
+from ...model.frozen import dataclass
+from ..records import Better
+from . import robust
 
 if TYPE_CHECKING:
-    from .gates.records import Flags, Floats
+    from ..records import Flags, Floats
 
 #: Chance that the first measurement of a sound night as a whole is beyond the limit of a failure, the mean of its last nights beyond
 #: theirs, and anything beyond that of a warning: divided over the nodes and metrics of the night.
 FALSE_FAILURE, FALSE_LASTING, FALSE_WARNING = 3e-4, 5e-4, 1e-2
-#: A change beyond this multiple of the class's least change is never a pass, however wide the limit is.
-RESOLUTION = 4.0
+#: A change beyond this multiple of the class's least change, or beyond half of a rate, is never a pass, however wide the limit is.
+RESOLUTION, HALF = 4.0, math.log(2)
 #: Where the limit beside equal nodes is wider, they differ too much to see an odd one: that a node is within it says nothing.
 WIDEST = 0.5
 #: Nights of a reference, the first ones since the level was set.
@@ -225,7 +225,7 @@ class _State:
         nights, references, values = self._nights, self._references, self._nights.values[index]
         noise = 0.5 * np.nan_to_num(nights.passes[index])  # of the median of three
         limit, usual, lasting_limit = _limits(nights, references, noise)
-        most = RESOLUTION * nights.least
+        most = most_that_passes(nights.least)
         weak = np.clip(usual, nights.least, most)
         raw = values - references.median
         day, is_pair, known = self._day(raw, weak)
@@ -244,6 +244,7 @@ class _State:
         was_flaky = np.sum([np.zeros_like(flaky), *self._flaky[1 - FLAKY_NIGHTS :]], axis=0) > 0
         fails = (first & repeated) | (lasting & (again > LASTING_SHARE * nights.least)) | (flaky & was_flaky)
         unresolved = (excess > weak) & ~first & (~(again <= weak) | (excess > most))
+        unresolved |= is_peer & is_odd(excess, weak)
         fleet_limit, fleet_usual, _ = _limits(nights, self._fleet, noise)
         fleet_weak = np.clip(fleet_usual, nights.least, most)
         # Nodes that were never measured together have no common reference: what they had in common was 0 then.
@@ -265,7 +266,8 @@ class _State:
 
         common = np.where(self._nights.apart[:, None], np.nan, raw)
         known = np.sum(~np.isnan(common), axis=0)
-        day = np.where(known >= LEAST_NODES, robust.median(np.where(known >= LEAST_NODES, common, 0.0), axis=0), 0.0)
+        usual = np.where(self._fleet.count > 0, self._fleet.median, 0.0)
+        day = _middle(np.where(known >= LEAST_NODES, common, 0.0), self._nights.least, usual)
         is_pair = (known == LEAST_NODES - 1) & (np.sum(common > weak, axis=0) == LEAST_NODES - 1)
         return np.where(is_pair, np.nanmin(np.where(is_pair, common, 0.0), axis=0), day), is_pair, known
 
@@ -318,12 +320,40 @@ def beside_peers(values: Floats, apart: Flags, least: Floats, peers: Floats, fig
     equal = np.where(apart[:, None], np.nan, values)
     number = np.sum(~np.isnan(equal), axis=0)
     enough = number >= LEAST_NODES
-    middle = np.where(enough, robust.median(np.where(enough, equal, 0.0), axis=0), np.nan)
-    spread = robust.MAD_TO_SIGMA * robust.median(np.abs(np.where(enough, equal - middle, 0.0)), axis=0)
+    known = np.where(enough, equal, 0.0)
+    middle, (low, high) = np.where(enough, _middle(known, least, -np.inf), np.nan), robust.middles(known, axis=0)
+    apart_of = np.abs(known - np.where(high - low > least, np.where(known < high, low, high), (low + high) / 2))
+    spread = robust.MAD_TO_SIGMA * robust.median(apart_of, axis=0)
     weight = CLASS_WEIGHT + np.maximum(number - 2, 0)
     variance = (CLASS_WEIGHT * peers**2 + np.maximum(number - 2, 0) * spread**2) / weight
     usual = robust.student(FALSE_WARNING / figures, weight) * np.sqrt(variance * (1 + 1 / np.maximum(number, 1)))
-    return values - middle, np.where(usual > WIDEST, usual, np.clip(usual, least, RESOLUTION * least))
+    return values - middle, np.where(usual > WIDEST, usual, np.clip(usual, least, most_that_passes(least)))
+
+
+def is_odd(excess: Floats, limit: Floats) -> Flags:
+    """Beside equal nodes: those that are worse; and the better ones where they are a quarter or more: the others may be slow."""
+    import numpy as np
+
+    is_better = excess < -limit
+    odd: Flags = (excess > limit) | (is_better & (4 * np.sum(is_better, axis=0) >= np.sum(~np.isnan(excess), axis=0)))
+    return odd
+
+
+def _middle(values: Floats, least: Floats, usual: Any) -> Floats:
+    """The median over the nodes. Half of an even number of nodes may be slow: where the two middle ones differ by more than the least
+    change, all between them is a median, and that which is nearest to ``usual`` counts.
+    """
+    import numpy as np
+
+    low, high = robust.middles(values, axis=0)
+    return np.where(high - low > least, np.clip(usual, low, high), (low + high) / 2)
+
+
+def most_that_passes(least: Any) -> Any:
+    """The largest change that may pass where the least one that counts is this."""
+    import numpy as np
+
+    return np.minimum(RESOLUTION * least, np.maximum(HALF, least))
 
 
 def least_change(share: float, better: Better) -> float:

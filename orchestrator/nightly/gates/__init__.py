@@ -1,1 +1,0 @@
-"""The gates of the nightly regression. Pure: no I/O, no clock, no randomness."""

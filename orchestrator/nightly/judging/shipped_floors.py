@@ -1,0 +1,76 @@
+"""Limits that ccbed ships for known hardware, until a baseline has floors for it: a worse figure warns, and never fails."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ...core.spec import written_values
+from ...model.frozen import dataclass, replace
+from ..night_judgement import Judged
+from ..records import Metric
+from . import floor_limits
+from .figures import Series
+
+FILE = Path(__file__).parents[1] / "shipped_limits.yml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """``sheet``, ``reached``: rates in ``unit``; ``source``: title and address of what says that it is reached."""
+
+    part: str
+    metric: str
+    unit: str
+    sheet: float
+    reached: float
+    floor: float
+    source: str
+
+
+@functools.cache
+def read() -> tuple[Limit, ...]:
+    import yaml
+
+    document: dict[str, Any] = yaml.safe_load(FILE.read_text())
+    share, sources = 1 - written_values.share(document["margin"]), document["sources"]
+    return tuple(
+        Limit(
+            part=entry["part"], metric=entry["metric"], unit=entry["unit"], sheet=entry["sheet"], reached=entry["reached"],
+            floor=entry["reached"] * share, source="{title}, {at}".format_map(sources[entry["sources"][-1]]),
+        )
+        for entry in document["limits"]
+    )  # fmt: skip
+
+
+def judge(series: Iterable[Series], accepted: Collection[str]) -> Iterator[Judged]:
+    """``accepted``: hardware that a baseline has floors for, which replace these."""
+    for entry in series:
+        for limit in read():
+            if limit.metric == entry.metric.name and entry.key.hardware not in accepted and _is_of(limit, entry):
+                reference = (
+                    f"the limit that ccbed ships for {limit.part}: {limit.reached:g} {limit.unit} is reached of {limit.sheet:g}"
+                    f" ({limit.source})"
+                )
+                for judged in floor_limits.judge(entry, limit.floor, entry.cells[0], reference):
+                    yield _warned(judged) if judged.state == "fail" else judged
+
+
+def _warned(judged: Judged) -> Judged:
+    return replace(judged, state="warn", finding=replace(judged.finding, outcome="warn"))
+
+
+def _is_of(limit: Limit, series: Series) -> bool:
+    if series.metric.unit != limit.unit:
+        return False
+    return _speed(series.metric) == limit.part or bool(
+        re.search(rf"(^|, )\d+x {re.escape(limit.part)}(,|$)", series.key.hardware)
+    )
+
+
+def _speed(metric: Metric) -> str:
+    """Of the interface: the ceiling of what is measured over it, in GB/s."""
+    return f"{8 * metric.ceiling:g} Gbit/s" if metric.name == "nic ring" and metric.ceiling else ""

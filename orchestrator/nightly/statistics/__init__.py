@@ -1,0 +1,1 @@
+"""The statistics of the nightly regression. Pure: no I/O, no clock, no randomness."""
