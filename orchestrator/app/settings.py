@@ -152,7 +152,7 @@ _TRUSTS = "it says whose signature counts"
 _OVERWRITES = "it overwrites a file"
 #: Options that confirm an act, or widen it, say whose signature counts, or overwrite a file -> which of them.
 CONFIRMING = {
-    **dict.fromkeys(("html", "junit-xml", "output", "plot"), _OVERWRITES),
+    **dict.fromkeys(("html", "index", "junit-xml", "output", "plot"), _OVERWRITES),
     **dict.fromkeys(("allowed-signers", "bed-key", "signer"), _TRUSTS),
     **dict.fromkeys((
         "abandon", "accept-changed", "all", "apply", "because", "force", "include-quarantined", "prolog", "record", "recorded",

@@ -1,4 +1,4 @@
-"""What nights add to the verbs of the test-bed: repeats of a run, probes of spares, what `prune` keeps."""
+"""What nights add to the verbs of the test-bed: repeats of a run, probes of spares, the page over all runs, what `prune` keeps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..model.errors import UsageError
+from ..model.errors import InfrastructureError, UsageError
+from ..model.frozen import dataclass
 
 if TYPE_CHECKING:
     from ..app.nights import Nights
@@ -69,3 +70,49 @@ def kept_runs(runs_dir: Path, baselines: Path, *, recorded: bool) -> dict[str, s
     from . import retention
 
     return retention.reasons(runs_dir, baselines, recorded=recorded)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A page over many runs: how many it has. ``notes``: of the index."""
+
+    file: Path
+    runs: int
+    nights: int
+    notes: tuple[str, ...]
+
+
+def show_page(session: Session, runs_dir: Path) -> None:
+    """Write one page over many runs, and print its path."""
+    from ..app.places import short_path
+    from ..core.verdict.sentence import count
+    from .render import trend_view
+
+    page = write_page(session, runs_dir)
+    if session.is_json:
+        session.terminal.json(page)
+        return
+    trend_view.warn(session.terminal, page.notes)
+    counts = f"{count(page.runs, 'run')}, {count(page.nights, 'night')}"
+    session.terminal.line(f"page      {short_path(page.file)}     {counts}")
+
+
+def write_page(session: Session, runs_dir: Path) -> Page:
+    """Write one page over many runs. Raises UsageError where there is none, InfrastructureError where it cannot be written."""
+    from ..app.places import short_path
+    from ..store import paths
+    from . import index
+    from .reports import runs_page
+
+    with index.open(runs_dir, state=session.state) as opened:
+        opened.refresh()
+        listed, _ = opened.runs()
+        nights, notes = opened.nights(), opened.notes
+    if not listed and not nights:
+        raise UsageError(f"{short_path(runs_dir)}: no runs in this directory", hint="ccbed run dp-ring")
+    file = runs_dir / runs_page.FILE
+    try:
+        paths.write(file, runs_page.render(runs_dir.resolve(), listed, nights, notes))
+    except OSError as error:
+        raise InfrastructureError(f"{file}: cannot be written: {error.strerror}") from error
+    return Page(file=file, runs=len(listed), nights=len(nights), notes=tuple(notes))

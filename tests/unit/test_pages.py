@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.nightly.reports import page
+from orchestrator.nightly.reports import page, runs_page
 from orchestrator.reports import html
 from orchestrator.reports.page import compared
 from orchestrator.views import comparison
@@ -18,7 +18,7 @@ from ..contract import report_contract
 from . import browser, simulated
 from .browser import Browser, needs_chromium
 from .collectives import collective_runs
-from .nightly import synthetic_nights
+from .nightly import synthetic_nights, test_runs_page
 from .test_compare import collective
 
 pytestmark = needs_chromium
@@ -35,9 +35,15 @@ def _compared(_: Path) -> bytes:
     return compared.render(compared.side(first), compared.side(second), comparison.compare(first, second))
 
 
+def _runs(directory: Path) -> bytes:
+    entries = [test_runs_page.run(directory, number) for number in range(200)]
+    return runs_page.render(directory, entries, test_runs_page.nights(directory))
+
+
 #: Name -> the page; it gets a directory for what it names.
 PAGES: dict[str, Callable[[Path], bytes]] = {
     "night": lambda _: page.render(synthetic_nights.report(nodes=16, nights=24)),
+    "runs": _runs,
     "compared": _compared,
     "run": lambda _: html.render(report_contract.whole())["index.html"],
     "run-failed": lambda _: html.render(report_contract.failed(report_contract.whole()))["index.html"],

@@ -1,4 +1,4 @@
-"""Write the report of a run again from its bundle."""
+"""Write the report of a run again from its bundle, or one page over many runs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,20 @@ class UnjudgedError(CcbedError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRequest:
-    """The request of `ccbed report`."""
+    """The request of `ccbed report`. ``runs``: the directory of the runs of one page."""
 
     run: str = named_run("latest")
     runs_dir: Path = runs_directory()
     plots: bool = option(False, "Write the plots of a collective run as PNG too: report/plots/.")
     table: bool = option(False, "Print the whole table of a collective run instead.")
+    runs: Path | None = option(
+        None,
+        "Write one page over all runs and nights of a directory instead: DIRECTORY/index.html.",
+        metavar="DIRECTORY",
+        flags=("--index",),
+        exists=True,
+        is_folder=True,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

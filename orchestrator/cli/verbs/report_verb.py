@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ... import products
+from ...app import nights
 from ...app.places import short_path
 from ...app.recorded import report
 from ...app.recorded.report import ReportRequest
@@ -15,9 +16,14 @@ from ..inputs.terminal_session import Session
 
 @options.verb(ReportRequest)
 def command(session: Session, request: ReportRequest) -> int:
-    """Write the report of RUN again: index.html, summary.md, junit.xml, …"""
+    """Write the report of RUN again: index.html, summary.md, junit.xml, …
+
+    ccbed report --index runs/
+    """
     terminal = session.terminal
-    if request.table:
+    if request.runs is not None:
+        nights.product("--index").show_page(session, request.runs)
+    elif request.table:
         _show_table(session, request)
     else:
         written = report.write(session, request)

@@ -110,6 +110,12 @@ def draw(trend: Trend, name: str) -> Markup:
     return _picture(name, title, svg.element("desc", describe(trend, -1), id=f"{name}-d"), *shapes)
 
 
+def sparkline(values: Sequence[float], name: str, title: str) -> Markup:
+    """A line alone. ``title``: what it shows, for its tooltip and for screen readers."""
+    x, y, _ = _scales(len(values), values)
+    return _picture(name, title, _line(values, x, y, "fleet"))
+
+
 def _picture(name: str, title: str, *shapes: Markup) -> Markup:
     return svg.element(
         "svg", svg.element("title", title, id=f"{name}-t"), *shapes, xmlns="http://www.w3.org/2000/svg",
