@@ -8,13 +8,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...model.frozen import dataclass, field, replace
+from .. import records
 from ..classes import MetricClass
 from ..levels import Level
 from ..night_judgement import FLEET, REFERENCE, Judged
 from ..records import Better, Finding, Metric, Outcome, Record
 from ..run_record import nodes_of
 from ..statistics import night_statistics as engine
-from .. import records
 from ..statistics import robust
 from ..statistics.night_statistics import Compared, percent
 from .figures import Series
