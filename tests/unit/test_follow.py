@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -192,3 +193,15 @@ def test_the_rest_of_a_long_file_is_read_without_another_report(root: Path, monk
         events, cursors = follower.poll(cursors, 0)
         names += [event.f for event in events]
     assert names == ["0", "1", "2"]
+
+
+def test_a_watcher_that_is_closed_has_no_number_that_another_file_may_get(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel takes milliseconds to end the watches, and the number is free at once. A second close does nothing."""
+    watcher, seen = inotify.Watcher(), []
+    monkeypatch.setattr(inotify.os, "close", lambda fd: seen.append((fd, watcher.fd)))
+    number = watcher.fd
+    watcher.close()
+    watcher.close()
+    monkeypatch.undo()
+    assert seen == [(number, -1)]
+    os.close(number)
