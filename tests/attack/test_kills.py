@@ -150,7 +150,7 @@ class Bed:
 
     def has_only(self, count: int) -> bool:
         """Whether so many processes are left, soon: a reserve that was just forked is not yet recorded."""
-        until = time.monotonic() + 60
+        until = time.monotonic() + 600
         while len(self.processes()) != count:
             if time.monotonic() > until:
                 return False

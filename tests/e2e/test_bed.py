@@ -79,7 +79,7 @@ class Bed:
     def note(self, f: str, node: str) -> Event:
         return self.wait(lambda event: event.f == f and event.node == node and event.type == "note")
 
-    def wait(self, wanted: Callable[[Event], bool], limit_s: float = 60.0) -> Event:
+    def wait(self, wanted: Callable[[Event], bool], limit_s: float = 600.0) -> Event:
         until = time.monotonic() + limit_s
         while True:
             event = next((event for event in self.events if wanted(event)), None)
@@ -493,7 +493,7 @@ def test_outside_of_runs_the_nodes_answer_as_well(run: Bed, tmp_path: Path) -> N
     assert run.provider.poll(run.cursors, 0)[0] == []
 
 
-def _until(true: Callable[[], bool], limit_s: float = 60.0) -> None:
+def _until(true: Callable[[], bool], limit_s: float = 600.0) -> None:
     until = time.monotonic() + limit_s
     while not true():
         assert time.monotonic() < until

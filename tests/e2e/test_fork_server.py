@@ -73,10 +73,10 @@ class Caller:
         assert self.process.stdin and self.process.stdout
         self.process.stdin.close()
         self.process.stdout.close()
-        return self.process.wait(60)
+        return self.process.wait(600)
 
 
-def until(done: Callable[[], bool], timeout_s: float = 60.0) -> None:
+def until(done: Callable[[], bool], timeout_s: float = 600.0) -> None:
     end = time.monotonic() + timeout_s
     while not done():
         assert time.monotonic() < end, "it did not come to pass"
@@ -126,7 +126,7 @@ def test_a_helper_belongs_to_no_node_and_outlives_the_keeper(hostdir: Path, keep
 def test_the_end_of_a_helper_is_the_end_for_who_called_it(hostdir: Path, keeper: subprocess.Popen[str]) -> None:
     caller, helper = greeted(hostdir)
     os.kill(helper, signal.SIGKILL)
-    assert caller.process.wait(60) == 0
+    assert caller.process.wait(600) == 0
     caller.leaves()
 
 

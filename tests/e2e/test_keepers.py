@@ -57,7 +57,7 @@ def _kill(pid: int) -> None:
     _until(lambda: not processes.is_alive(process.pid, process.start))
 
 
-def _until(true: Callable[[], bool], limit_s: float = 60.0) -> None:
+def _until(true: Callable[[], bool], limit_s: float = 600.0) -> None:
     until = time.monotonic() + limit_s
     while not true():
         assert time.monotonic() < until

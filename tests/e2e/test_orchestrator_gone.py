@@ -192,7 +192,7 @@ def signalled(bed: Bed, runs: Path, number: signal.Signals, when: tuple[str, str
     """``when``: the kind of run, the line of its history, and for which time that has it."""
     environment = {**os.environ, "XDG_STATE_HOME": str(bed.state.parent), "PYTHONPATH": str(ROOT)}
     argv = [sys.executable, "-c", SIGNALLED, str(int(number)), *map(str, when), "run", "--runs-dir", str(runs), *args]
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == (130 if number == signal.SIGINT else -number), done.stdout + done.stderr
     return next(path for path in runs.glob("20*") if "-twin-" not in path.name)
 

@@ -54,7 +54,7 @@ class Box:
 
 def inventory(podman: Podman, name: str, **more: object) -> Path:
     file = podman.home / f"{name}.yml"
-    given = {"provider": "docker", "bed": name, "nodes": 2, "spares": 1, "start_timeout": "5m", **more}
+    given = {"provider": "docker", "bed": name, "nodes": 2, "spares": 1, "start_timeout": "10m", **more}
     variables = ", ".join(f"ccbed_{field}: {value}" for field, value in given.items())
     file.write_text(f"all: {{hosts: {{localhost: {{ansible_connection: local}}}}, vars: {{{variables}}}}}\n")
     return file

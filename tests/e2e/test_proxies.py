@@ -25,7 +25,7 @@ pytestmark = pytest.mark.e2e
 NAME = "proxytest"
 #: Names that nobody has: only a proxy responds for them.
 PACKAGES, ELSEWHERE, DIRECT = "packages.invalid", "elsewhere.invalid", "direct.invalid"
-READ = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=120).read().decode())"
+READ = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=900).read().decode())"
 DOCKERFILE = f"""ARG BASE
 FROM ${{BASE}}
 RUN python3 -c '{READ}' http://{PACKAGES}/wheel

@@ -53,7 +53,7 @@ def remote(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rem
         yield remote
         code, output = remote.ccbed("down", "faraway", "--force")
         assert code == 0, output
-        until = time.monotonic() + 60
+        until = time.monotonic() + 600
         while server.sessions() or _left(remote.hostdir):
             assert time.monotonic() < until, (
                 f"nothing is left on the host but its stamp and its record of acts: {_left(remote.hostdir)}"
@@ -76,6 +76,7 @@ all:
     ccbed_known_hosts: {host.known_hosts}
     ccbed_bed: faraway
     ccbed_provider: docker
+    ccbed_start_timeout: 10m
     ccbed_image: {image}
     ccbed_nodes: 2
     ccbed_network: host

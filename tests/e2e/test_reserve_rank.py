@@ -24,7 +24,7 @@ from . import reserves, trials
 from .conftest import ROOT, Bed, Ran
 
 pytestmark = pytest.mark.e2e
-PATIENCE_S = 60.0
+PATIENCE_S = 600.0
 
 
 def _wait(is_reached: Callable[[], object]) -> None:

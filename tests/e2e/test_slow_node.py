@@ -95,7 +95,7 @@ def is_slowed(bed: Bed, node: str) -> bool:
     return processes.STOPPED in states
 
 
-def until(is_true: Callable[[], object], limit_s: float = 60.0) -> None:
+def until(is_true: Callable[[], object], limit_s: float = 600.0) -> None:
     end = time.monotonic() + limit_s
     while not is_true():
         assert time.monotonic() < end, "the state was not reached"

@@ -21,7 +21,7 @@ from .piped import Heard, serving
 
 RUN = "nodes/n0/runs/R"
 TREES = [{"path": "nodes/n0", "node": "n0"}, {"path": RUN, "node": "n0", "deep": True}]
-TIMEOUT_S = 60
+TIMEOUT_S = 600.0
 
 
 class Served:

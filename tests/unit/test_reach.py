@@ -104,7 +104,7 @@ def reached(
 
 
 def wait(done: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 600
     while not done():
         assert time.monotonic() < until
         time.sleep(0.002)

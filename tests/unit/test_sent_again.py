@@ -28,7 +28,7 @@ from .piped import Pipes, serving
 
 KILL = Command(f="node.kill", key="e1/kill/n0", node="n0", deadline_s=0.5)
 FENCE = Command(f="fence.write", key="e0/fence", node="n0", epoch=0)
-TIMEOUT_S = 60
+TIMEOUT_S = 600.0
 
 
 class Torn:

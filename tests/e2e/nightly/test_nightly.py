@@ -28,7 +28,7 @@ from ..conftest import Bed, ccbed
 pytestmark = pytest.mark.e2e
 
 #: Seconds for a condition that comes within one on an idle machine.
-PATIENCE_S = 90.0
+PATIENCE_S = 600.0
 NIGHT = Night(
     name="n", suite=Suite(name="s", cells=()), bed="local", provider="process", hosts={}, number=0, started="", order=(),
     command="ccbed nightly (test)", ccbed="",

@@ -24,7 +24,7 @@ from ..conftest import ROOT, ccbed
 pytestmark = pytest.mark.e2e
 
 #: The limit of a hang.
-LIMIT_S = 300.0
+LIMIT_S = 600.0
 
 
 @pytest.fixture
