@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from orchestrator.run import lifecycle
 from orchestrator.store import bed_files, bundle
 from orchestrator.system import plain_files
 
+from ..patience import until
 from . import trials
 from .conftest import ROOT, Bed, ccbed, ran
 from .test_interrupted import at, ctrl_c
@@ -173,13 +173,6 @@ def repaired(box: Box, before: dict[str, str], node: str) -> None:
     changed = {name for name, id in box.containers().items() if before[name] != id}
     assert changed == {f"ccbed-{NAME}-{node}"}
     assert box.unchanged()
-
-
-def until(true: Callable[[], object], limit_s: float = 600.0) -> None:
-    end = time.monotonic() + limit_s
-    while not true():
-        assert time.monotonic() < end, "it did not come to that"
-        time.sleep(0.02)
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -33,6 +32,7 @@ from orchestrator.providers.process.process_provider import ProcessProvider
 from orchestrator.store import bed_files
 from orchestrator.system import plain_files
 
+from ..patience import until
 from . import trials
 from .conftest import ROOT, Bed, ccbed
 
@@ -124,9 +124,7 @@ def kill(*wanted: int) -> None:
     living = [process for process in map(processes.find, wanted) if process]
     for pid in wanted:
         os.kill(pid, signal.SIGKILL)
-    until = time.monotonic() + 600
-    while any(processes.is_alive(process.pid, process.start) for process in living) and time.monotonic() < until:
-        time.sleep(0.005)
+    until(lambda: not any(processes.is_alive(process.pid, process.start) for process in living))
 
 
 def namespace(pid: int) -> str:
@@ -153,10 +151,7 @@ def known(wanted: set[str]) -> set[str]:
 
 
 def wait_until_gone(wanted: set[str]) -> None:
-    until = time.monotonic() + 600
-    while (left := known(wanted)) and time.monotonic() < until:
-        time.sleep(0.02)
-    assert left == set()
+    until(lambda: not known(wanted), lambda: known(wanted))
 
 
 def nothing_is_left(wanted: set[str]) -> None:

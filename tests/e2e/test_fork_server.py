@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,8 @@ from orchestrator.node.hostlink import fork_server
 from orchestrator.node.oslayer import processes
 from orchestrator.providers import archive
 from orchestrator.providers.ssh import helper_start
+
+from ..patience import until
 
 pytestmark = pytest.mark.e2e
 
@@ -74,13 +75,6 @@ class Caller:
         self.process.stdin.close()
         self.process.stdout.close()
         return self.process.wait(600)
-
-
-def until(done: Callable[[], bool], timeout_s: float = 600.0) -> None:
-    end = time.monotonic() + timeout_s
-    while not done():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.002)
 
 
 def greeted(hostdir: Path) -> tuple[Caller, int]:

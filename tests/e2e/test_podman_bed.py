@@ -21,10 +21,7 @@ from orchestrator.providers.ssh.remote_host import RemoteSite
 from . import rootless_podman, sshd
 from .rootless_podman import Podman
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.skipif(bool(rootless_podman.lacking()), reason=rootless_podman.lacking()),
-]
+pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(rootless_podman.lacking()), reason=rootless_podman.lacking())]
 
 NAME = "podtest"
 

@@ -145,12 +145,7 @@ def proxied(engine: Any, image: str, tmp_path_factory: pytest.TempPathFactory) -
     directory = tmp_path_factory.mktemp("proxied")
     state = directory / "state" / "ccbed"
     with serving("proxy") as proxy, serving("neighbour") as neighbour:
-        more: dict[str, Any] = {
-            "network": "host",
-            "address": "127.0.0.1",
-            "http_proxy": proxy.url,
-            "no_proxy": DIRECT,
-        }
+        more: dict[str, Any] = {"network": "host", "address": "127.0.0.1", "http_proxy": proxy.url, "no_proxy": DIRECT}
         code, output = ccbed(state, "up", str(inventory(directory, image, NAME, **more)))
         assert code == 0, output
         yield Proxied(state=state, runs=directory / "runs", proxy=proxy, neighbour=neighbour)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import wait
 from pathlib import Path
@@ -19,6 +18,8 @@ from orchestrator.node.oslayer.event_loop import wait_readable
 from orchestrator.providers.bounded_threads import BoundedThreads, Upkeep
 from orchestrator.providers.sites import Site, Sites
 from orchestrator.run import collect
+
+from ..patience import until
 
 MANY = 3 * AT_ONCE
 
@@ -49,10 +50,7 @@ def test_all_work_is_done_by_a_bounded_number_of_threads_that_end() -> None:
     busy, threads = Busy(), BoundedThreads("test-bounded", 3)
     wait([threads.start(busy.work) for _ in range(50)])
     assert (busy.count, busy.most) == (50, 3)
-    until = time.monotonic() + 600
-    while any(thread.name == "test-bounded" for thread in threading.enumerate()):
-        assert time.monotonic() < until
-        time.sleep(0.002)
+    until(lambda: not any(thread.name == "test-bounded" for thread in threading.enumerate()))
 
 
 def test_work_that_fails_fails_its_future_only() -> None:

@@ -35,6 +35,7 @@ from orchestrator.node.oslayer.event_loop import Loop
 from orchestrator.providers import event_reader, external_keeper
 from orchestrator.store.bed_files import run_lock
 
+from ..patience import until
 from .fault_stand import results_of
 
 #: An "sshd" that is started and stopped by argv: it introduces itself and writes down its pid.
@@ -474,9 +475,7 @@ def test_a_host_that_cannot_be_given_back_is_named_and_its_holder_stays(host: Ho
     act = host.act(heal=(stuck,), limit_s=10.0)
     value = {"id": "f0", "fault": "stop-ssh", "act": codec.plain(act)}
     external_keeper.perform(bed, "r1", Command(f="fault.act", key="f/f0/act", node="n2", value=value))
-    until = time.monotonic() + 600
-    while host.pid and time.monotonic() < until:
-        time.sleep(0.02)
+    until(lambda: not host.pid)
     assert external_keeper.leases(bed)
     with pytest.raises(InfrastructureError, match="stop-ssh on the host of n2: false exited with code 1"):
         external_keeper.end(bed)
@@ -484,10 +483,7 @@ def test_a_host_that_cannot_be_given_back_is_named_and_its_holder_stays(host: Ho
 
 
 def _await_note(workdir: Path, name: str) -> None:
-    until = time.monotonic() + 600
-    while name not in _noted(workdir):
-        assert time.monotonic() < until, _noted(workdir)
-        time.sleep(0.02)
+    until(lambda: name in _noted(workdir), lambda: _noted(workdir))
 
 
 def _noted(workdir: Path) -> list[str]:

@@ -125,10 +125,7 @@ all:
     ("template", "expected"),
     [
         ("{{ nothing }}", "a template that cannot be rendered: 'nothing' is undefined; write the value"),
-        (
-            "{{ lookup('env', 'HOME') }}",
-            "a template that cannot be rendered: 'lookup' is undefined; write the value",
-        ),
+        ("{{ lookup('env', 'HOME') }}", "a template that cannot be rendered: 'lookup' is undefined; write the value"),
         ("{{ ccbed_image }}", "a template that refers to itself"),
     ],
 )

@@ -16,9 +16,10 @@ import pytest
 from orchestrator.nightly import night_files
 from orchestrator.nightly.suite import Row
 
+from ...patience import until
 from ..conftest import Bed
 from ..test_node_probes import QUICK
-from .test_nightly import script, wait_for
+from .test_nightly import script
 
 pytestmark = pytest.mark.e2e
 
@@ -53,7 +54,7 @@ def test_interrupted_repeats_go_on_where_they_ended(bed: Bed, tmp_path: Path, ho
         env={**os.environ, "XDG_STATE_HOME": str(bed.state.parent)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        wait_for(lambda: count.exists() and count.read_text().count("run") == 2)
+        until(lambda: count.exists() and count.read_text().count("run") == 2)
     finally:
         process.send_signal(how)
         process.wait()
@@ -110,7 +111,7 @@ def test_a_killed_sweep_keeps_its_finished_rounds(bed: Bed, tmp_path: Path, mome
         env={**os.environ, "XDG_STATE_HOME": str(bed.state.parent)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        wait_for(lambda: any(MOMENTS[moment](directory) for directory in runs.glob("*-sweep-gemm-*")))
+        until(lambda: any(MOMENTS[moment](directory) for directory in runs.glob("*-sweep-gemm-*")))
     finally:
         process.kill()
         process.wait()

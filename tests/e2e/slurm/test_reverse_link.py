@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,8 @@ from orchestrator.providers import archive
 from orchestrator.providers.ssh.remote_host import RemoteSite
 from orchestrator.slurm.reverse_link import credentials, listener, reverse_connection
 from orchestrator.system import plain_files
+
+from ...patience import until
 
 pytestmark = pytest.mark.e2e
 
@@ -57,13 +59,6 @@ class Linked:
     @property
     def token(self) -> str:
         return (self.links / reverse_link.TOKENS / HOST).read_text()
-
-
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < end, "the condition did not hold in time"
-        time.sleep(0.005)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from orchestrator.nightly import notify as module
 from orchestrator.nightly.notify import describe, notify
 from orchestrator.nightly.reports.night_report import NightReport
 
+from ...patience import until
 from . import synthetic_nights
 
 SECRET = "T0K3Nsecret"
@@ -244,10 +245,7 @@ def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> Non
         if (tmp_path / "child").exists() and (tmp_path / "child").read_text().strip():
             break
     child = Path("/proc") / (tmp_path / "child").read_text().strip() / "stat"
-    until = time.monotonic() + 600
-    while child.exists() and child.read_text().rpartition(")")[2].split()[0] != "Z":
-        assert time.monotonic() < until, "the child lives"
-        time.sleep(0.01)
+    until(lambda: not child.exists() or child.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
 @pytest.mark.parametrize(
