@@ -221,11 +221,11 @@ def test_silence_ends_the_helper_and_time_in_which_its_machine_stood_still_does_
     served: Served, monkeypatch: pytest.MonkeyPatch, stood_still_s: float
 ) -> None:
     """A machine that is suspended wakes with a clock that is ahead, and with requests that nobody has read yet."""
-    clock = SimpleNamespace(ahead_s=stood_still_s, monotonic=lambda: time.monotonic() + clock.ahead_s)
-    monkeypatch.setattr(link_server, "time", clock)
+    ahead_s = [stood_still_s]
+    monkeypatch.setattr(link_server, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + ahead_s[-1]))
     served.ask("ping")
     if stood_still_s:
-        clock.ahead_s *= 2
+        ahead_s.append(2 * stood_still_s)
         told = len(served.heard.frames)
         served.heard.wait(lambda heard: len(heard.frames) > told + 2)
         assert served.ask("sync") == {"": {"files": 0, "there": True, "capped": [], "unread": []}}
