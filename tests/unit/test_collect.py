@@ -40,7 +40,7 @@ class Nodes:
     def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched:
         self.fetched.append(node)
         if node in self.slow:
-            self.slow[node].wait(10)
+            self.slow[node].wait(600)
         if node in self.dead:
             raise OSError(errno.EHOSTUNREACH, f"host of {node} does not answer")
         return node_files.fetch([self.root / node], path, to, limit)
@@ -85,7 +85,7 @@ def test_nobody_waits_for_a_node_that_hangs_and_what_comes_late_spoils_nothing(n
     nodes.slow = {"n1": threading.Event()}
     begun = time.monotonic()
     summary = collect.gather(nodes, dict.fromkeys(("n0", "n1", "n2"), ENTRIES), bundle, patience_s=0.3)
-    assert time.monotonic() - begun < 9.0
+    assert time.monotonic() - begun < 300
     assert {entry["reason"] for entry in summary["missing"]} == {"not fetched within 0.3 s"}
     nodes.slow["n1"].set()
     until(lambda: nodes.fetched.count("n1") >= 2)

@@ -38,7 +38,7 @@ def test_a_host_that_does_not_answer_does_not_block_and_is_unreachable_once_over
     released, now = threading.Event(), [0.0]
 
     def observe(node: str) -> NodeStatus:
-        released.wait(10)
+        released.wait(600)
         return NodeStatus(name=node, state="warm")
 
     probes, begun = Probes(observe, lambda: now[0]), time.monotonic()
@@ -47,7 +47,7 @@ def test_a_host_that_does_not_answer_does_not_block_and_is_unreachable_once_over
     assert probes.status("n2").state == "starting"
     now[0] = OVERDUE_S
     assert probes.status("n2").state == "unreachable"
-    assert time.monotonic() - begun < 9.0, "the observation waits for 10 s"
+    assert time.monotonic() - begun < 300, "the observation waits for 600 s"
     released.set()
 
 
