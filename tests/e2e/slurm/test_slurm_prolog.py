@@ -52,7 +52,9 @@ def test_a_job_runs_on_a_sound_node_and_a_node_that_lost_memory_is_drained_with_
     with lab_slurm.running(f"Prolog={prolog}\nPrologFlags=Alloc") as slurm:
         assert slurm.run("srun", "--nodes=1", "--nodelist=n1", "echo", "ran", timeout_s=300.0) == "ran\n"
         verdict = (tmp_path / "prolog.log").read_text()
-        assert verdict.startswith(("PASS", "UNKNOWN")), verdict  # on a busy machine the probe is stopped before its figure
+        assert verdict.startswith(("PASS", "UNKNOWN")), (
+            verdict
+        )  # on a busy machine the probe is stopped before its figure
         write_baseline(baselines, f"{cpus}, 4096 GiB")
         job = slurm.run("sbatch", "--parsable", "--nodelist=n2", "--output=/dev/null", "--wrap", "true").strip()
         until(lambda: "drain" in slurm.node_states()["n2"])
