@@ -1,4 +1,4 @@
-"""The orchestrator is killed with -9, anywhere; then a user does what `status` says. 200 kills (a tenth in CI) on one bed of processes.
+"""The orchestrator is killed with -9, anywhere; then a user does what `status` says. 200 kills (a twentieth in CI) on one bed of processes.
 
 Half of the kills come at a random time. The others come right after a chosen call or line of the history: the process is
 forked from this one, where a call is made to end with SIGKILL.
