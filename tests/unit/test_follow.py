@@ -197,10 +197,10 @@ def test_the_rest_of_a_long_file_is_read_without_another_report(root: Path, monk
 
 def test_a_watcher_that_is_closed_has_no_number_that_another_file_may_get(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel takes milliseconds to end the watches, and the number is free at once. A second close does nothing."""
-    watcher, seen, close = inotify.Watcher(), list[int](), os.close
+    watcher, numbers, close = inotify.Watcher(), list[int](), os.close
     number = watcher.fd
-    monkeypatch.setattr(os, "close", lambda fd: seen.append(watcher.fd) if fd == number else close(fd))
+    monkeypatch.setattr(os, "close", lambda fd: numbers.append(watcher.fd) if fd == number else close(fd))
     watcher.close()
     watcher.close()
-    assert seen == [-1]
+    assert numbers == [-1]
     close(number)

@@ -226,8 +226,8 @@ def test_silence_ends_the_helper_and_time_in_which_its_machine_stood_still_does_
     served.ask("ping")
     if stood_still_s:
         ahead_s.append(2 * stood_still_s)
-        told = len(served.heard.frames)
-        served.heard.wait(lambda heard: len(heard.frames) > told + 2)
+        count = len(served.heard.frames)
+        served.heard.wait(lambda heard: len(heard.frames) > count + 2)
         assert served.ask("sync") == {"": {"files": 0, "there": True, "capped": [], "unread": []}}
     monkeypatch.setattr(link_server, "SILENCE_S", 0.0)
     served.heard.wait(lambda heard: heard.lost == ["the helper on the host ended"])
