@@ -111,15 +111,15 @@ def test_a_name_server_that_does_not_answer_holds_up_no_other_check(alone: Calla
 
 
 def test_a_look_up_that_is_late_once_is_that_of_a_busy_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer, asked = threading.Event(), list[str]()
+    answer, addresses = threading.Event(), list[str]()
     monkeypatch.setattr(preflight_checks, "MAPPED_S", 0.5)
 
     def look_up(address: str) -> bool:
-        asked.append(address)
-        return len(asked) > 1 or answer.wait(600)
+        addresses.append(address)
+        return len(addresses) > 1 or answer.wait(600)
 
     monkeypatch.setattr(socket, "gethostbyaddr", look_up)
-    assert preflight_checks._time_mapped("::ffff:10.1.2.3")["mapped_s"] < 0.5 and len(asked) > 1
+    assert preflight_checks._time_mapped("::ffff:10.1.2.3")["mapped_s"] < 0.5 and len(addresses) > 1
     answer.set()
 
 
