@@ -106,15 +106,19 @@ def test_a_killed_sweep_keeps_its_finished_rounds(bed: Bed, tmp_path: Path, mome
         json.dumps({"trial": "gemm", "workload": "node-probe", "params": params, "recovery": {"policy": "none"}})
     )
     line = ("sweep", str(file), "--each-node", "--rounds", "2", "--bed", "local", "--runs-dir", str(runs))
-    printed, reached = tmp_path / "printed", lambda: any(map(MOMENTS[moment], runs.glob("*-sweep-gemm-*")))
+    printed = tmp_path / "printed"
+
+    def is_reached() -> bool:
+        return any(map(MOMENTS[moment], runs.glob("*-sweep-gemm-*")))
+
     with printed.open("w") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "orchestrator.cli", *line],
             env={**os.environ, "XDG_STATE_HOME": str(bed.state.parent)}, stdout=log, stderr=subprocess.STDOUT,
         )  # fmt: skip
     try:
-        until(lambda: reached() or process.poll() is not None)
-        assert reached(), printed.read_text()
+        until(lambda: is_reached() or process.poll() is not None)
+        assert is_reached(), printed.read_text()
     finally:
         process.kill()
         process.wait()
