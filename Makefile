@@ -89,7 +89,7 @@ judge-matrix: .venv/.dev-stamp
 test-frameworks: .venv/.dev-stamp
 	$(BIN)/python -m tests.frameworks $(or $(FRAMEWORK),all) $(if $(ONLY),--only "$(ONLY)")
 
-# Attacks are seeded; SCALE 1 makes all of them, 0.1 those of `make test`.
+# Attacks are seeded; SCALE 1 makes all of them, 0.05 those of `make test`.
 SCALE ?= 1
 SEED ?=
 

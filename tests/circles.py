@@ -143,7 +143,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Attacks: a tenth of them where `make test-all` does not ask for all (tests/attack/scale.py)."""
+    """Attacks: a twentieth of them where `make test-all` does not ask for all (tests/attack/scale.py)."""
     config.addinivalue_line(
         "markers", "check: a wall that needs a quiet machine; make check has it, make test does not"
     )

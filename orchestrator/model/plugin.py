@@ -61,7 +61,7 @@ class Workload(Protocol):
 
     Optional: ``fits(params, world)`` yields why that number of ranks is not possible; ``notes(params)`` yields notes for the
     user about valid values; ``memory(params, world)`` returns the memory of its largest buffers per rank
-    (model/free_memory.py); ``programs(params)`` returns programs that every node needs besides torch: the algorithm that
+    (model/requirements.py); ``programs(params)`` returns programs that every node needs besides torch: the algorithm that
     needs them, their names in system.json, how to install them; ``traffic(params, world, samples)`` and
     ``once(params, world)`` predict the bytes of every operation of all ranks, in a step with that many samples and before
     the first step; ``PHASES``: the phases of its steps; the first is the default of a fault's trigger;

@@ -69,9 +69,10 @@ class Watcher:
                 offset += length
 
     def close(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-        self.fd = -1
+        """The kernel takes a while to end the watches: the number is forgotten first, since another file may get it meanwhile."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
 
     def _read(self) -> bytes:
         try:

@@ -40,7 +40,7 @@ def imported(argv: Sequence[str], environment: Mapping[str, str], cwd: Path) -> 
 
 def _attempted(argv: Sequence[str], environment: Mapping[str, str], cwd: Path) -> frozenset[str]:
     command = [argv[0], "-X", "importtime", *argv[1:]]
-    done = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, f"{argv}\n{done.stdout}\n{done.stderr}"
     return frozenset(_IMPORT.findall(done.stderr))
 

@@ -44,7 +44,7 @@ def without(directory: Path, *products: str) -> Path:
 
 def ccbed(directory: Path, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM, *args], cwd=directory, capture_output=True, text=True, timeout=120, check=False,
+        [sys.executable, "-c", PROGRAM, *args], cwd=directory, capture_output=True, text=True, timeout=900, check=False,
         env={"PATH": "/usr/bin:/bin", "HOME": str(directory), "XDG_STATE_HOME": str(directory / "state")},
     )  # fmt: skip
 

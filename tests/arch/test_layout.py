@@ -34,7 +34,7 @@ FORBIDDEN = {
 
 def tracked() -> list[Path]:
     """All files of the repository; where it is no checkout, those that lie there."""
-    done = subprocess.run(["git", "ls-files", "-z"], capture_output=True, text=True, cwd=ROOT, timeout=30, check=False)
+    done = subprocess.run(["git", "ls-files", "-z"], capture_output=True, text=True, cwd=ROOT, timeout=900, check=False)
     names = [name for name in done.stdout.split("\0") if name]
     folders = ("orchestrator", "tests")
     files = [ROOT / name for name in names] or [file for folder in folders for file in (ROOT / folder).rglob("*.py")]

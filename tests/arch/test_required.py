@@ -22,7 +22,7 @@ def run(folder: Path, text: str, required: str) -> subprocess.CompletedProcess[s
     (folder / "test_it.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder), str(folder)]
     env = {**os.environ, "CCBED_TESTS_REQUIRE": required}
-    return subprocess.run(command, capture_output=True, text=True, env=env, cwd=folder, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=env, cwd=folder, timeout=900, check=False)
 
 
 @pytest.mark.parametrize("case", SKIPS)

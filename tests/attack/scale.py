@@ -1,6 +1,6 @@
 """How many attacks a test makes, and from which seed.
 
-``CCBED_ATTACK_SCALE`` 1 makes all of them (``make attack``); the default is a tenth, for CI. ``CCBED_ATTACK_SEED`` chooses others.
+``CCBED_ATTACK_SCALE`` 1 makes all of them (``make attack``); the default is a twentieth, for CI. ``CCBED_ATTACK_SEED`` chooses others.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import random
 
-SCALE = float(os.environ.get("CCBED_ATTACK_SCALE") or 0.1)
+SCALE = float(os.environ.get("CCBED_ATTACK_SCALE") or 0.05)
 SEED = int(os.environ.get("CCBED_ATTACK_SEED") or 8)
 
 

@@ -246,7 +246,7 @@ def test_random_inputs_have_an_answer(
 )
 def test_odd_command_lines_as_processes(tmp_path: Path, words: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "orchestrator.cli", *words.split(" ")], capture_output=True, timeout=300, check=False, cwd=tmp_path,
+        [sys.executable, "-m", "orchestrator.cli", *words.split(" ")], capture_output=True, timeout=900, check=False, cwd=tmp_path,
         env={"PATH": "/usr/bin:/bin", "XDG_STATE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     text = (done.stdout + done.stderr).decode(errors="replace")

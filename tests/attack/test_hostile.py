@@ -87,7 +87,7 @@ def measured(folder: Path, *args: str) -> tuple[int, str, float, int]:
         process = subprocess.Popen(
             [sys.executable, "-m", "orchestrator.cli", *args], stdout=target, stderr=target, stdin=subprocess.DEVNULL, env=env, cwd=folder
         )  # fmt: skip
-        end = time.monotonic() + 300
+        end = time.monotonic() + 600
         pid, status, usage = os.wait4(process.pid, os.WNOHANG)
         while not pid:
             if time.monotonic() > end:

@@ -132,7 +132,7 @@ def test_check_judges_on_a_medium_that_is_read_only(monkeypatch: pytest.MonkeyPa
         before = (directory / "verdicts.json").read_bytes()
         done = subprocess.run(
             ["unshare", "--mount", "--map-root-user", "sh", "-ec", script],
-            capture_output=True, text=True, timeout=300, check=False,
+            capture_output=True, text=True, timeout=900, check=False,
         )  # fmt: skip
         assert done.returncode == 2, done.stderr
         assert "UNKNOWN" in done.stdout, "a bundle of format 1"

@@ -1,4 +1,4 @@
-"""The orchestrator is killed with -9, anywhere; then a user does what `status` says. 200 kills (a tenth in CI) on one bed of processes.
+"""The orchestrator is killed with -9, anywhere; then a user does what `status` says. 200 kills (a twentieth in CI) on one bed of processes.
 
 Half of the kills come at a random time. The others come right after a chosen call or line of the history: the process is
 forked from this one, where a call is made to end with SIGKILL.
@@ -150,7 +150,7 @@ class Bed:
 
     def has_only(self, count: int) -> bool:
         """Whether so many processes are left, soon: a reserve that was just forked is not yet recorded."""
-        until = time.monotonic() + 60
+        until = time.monotonic() + 600
         while len(self.processes()) != count:
             if time.monotonic() > until:
                 return False

@@ -19,7 +19,7 @@ from orchestrator.model.provider import Cursors, Provider
 
 RUN = "contract-run"
 #: A status is read within a second, a node starts within a minute: only a hang takes longer.
-LIMIT_S = 60.0
+LIMIT_S = 600.0
 OUTCOMES: tuple[EventType, ...] = ("ok", "fail", "info")
 #: A node writes it before it serves.
 FILE = "system.json"

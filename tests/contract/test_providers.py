@@ -47,7 +47,7 @@ def process_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 @pytest.fixture(scope="module")
 def docker_stage(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     directory = tmp_path_factory.mktemp("docker")
-    variables = f"ansible_connection: local, ccbed_provider: docker, ccbed_image: '{image}'"
+    variables = f"ansible_connection: local, ccbed_start_timeout: 10m, ccbed_provider: docker, ccbed_image: '{image}'"
     spec = bed_of(directory, variables, "contract-docker")
     yield from running(Stage(provider=DockerProvider(directory / "state"), bed=spec))
 
@@ -63,7 +63,7 @@ def ssh_stage(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         variables = (
             f"ansible_host: {host.address}, ansible_port: {host.port}, ansible_user: {host.user},"
             f" ansible_ssh_private_key_file: {host.key}, ansible_python_interpreter: /usr/bin/python3,"
-            f" ccbed_known_hosts: {host.known_hosts}, ccbed_provider: docker, ccbed_image: '{image}',"
+            f" ccbed_known_hosts: {host.known_hosts}, ccbed_start_timeout: 10m, ccbed_provider: docker, ccbed_image: '{image}',"
             f" ccbed_network: host, ccbed_address: 127.0.0.1, ccbed_interface: lo, ccbed_workdir: {directory / 'host'}"
         )
         spec = bed_of(directory, variables, "contract-ssh")

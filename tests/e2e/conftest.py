@@ -117,7 +117,8 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
 @pytest.fixture(autouse=True)
 def _end_open_run(request: pytest.FixtureRequest) -> Iterator[None]:
     """A test that failed in the middle of a run leaves it open: end it, so that the next test finds its bed free."""
-    bed = request.getfixturevalue("bed") if "bed" in request.fixturenames else None
+    name = next((name for name in ("bed", "box") if name in request.fixturenames), "")
+    bed = request.getfixturevalue(name) if name else None
     yield
     if isinstance(bed, Bed) and bed_files.open_run(Path(bed.spec.workdir)) is not None:
         code, output = bed.ccbed("heal", bed.spec.name)

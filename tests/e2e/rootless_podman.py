@@ -144,7 +144,7 @@ def _served(podman: Podman) -> Iterator[tuple[Podman, Any]]:
         service = subprocess.Popen(
             argv, env=podman.env(), stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
         )
-    client = docker.DockerClient(base_url=f"unix://{podman.socket}", version="1.41", timeout=300)
+    client = docker.DockerClient(base_url=f"unix://{podman.socket}", version="1.41", timeout=900)
     try:
         _await(service, client, log)
         for leftover in client.containers.list(all=True):

@@ -57,7 +57,7 @@ def free_port() -> int:
 
 def make_key(path: Path, passphrase: str = "") -> Path:
     argv = [program("ssh-keygen"), "-q", "-t", "ed25519", "-N", passphrase, "-C", "test", "-f", str(path)]
-    subprocess.run(argv, check=True, timeout=120)
+    subprocess.run(argv, check=True, timeout=900)
     return path
 
 
@@ -105,12 +105,12 @@ class Sshd:
     def end(self) -> None:
         """End it and its connections. It is stopped first: a client that is cut would connect again."""
         self.process.send_signal(signal.SIGSTOP)
-        until = time.monotonic() + 60
+        until = time.monotonic() + 600
         while self.process.poll() is None and _state(self.process.pid) != "T" and time.monotonic() < until:
             time.sleep(0.001)
         self.cut()
         self.process.kill()
-        self.process.wait(60)
+        self.process.wait(600)
 
     def programs(self) -> list[int]:
         """What runs in sessions of connections: all that descends from the server and is no sshd."""
@@ -201,7 +201,7 @@ def _set_env(*more: str) -> str:
 
 
 def _wait_for(server: Sshd) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 600
     while True:
         if server.process.poll() is not None or time.monotonic() > until:
             raise RuntimeError((server.directory / "sshd.log").read_text())

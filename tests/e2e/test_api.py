@@ -72,7 +72,7 @@ def test_the_program_of_the_page_runs_as_it_stands(own_state: Path, tmp_path: Pa
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -85,7 +85,7 @@ def test_the_tests_of_the_page_pass_on_two_workers_and_the_bed_ends_with_the_las
 ) -> None:
     pytester.makeini(INI.replace("\n", "\nccbed_runs = results\n", 1))
     pytester.makepyfile(TESTS)
-    result = pytester.runpytest_subprocess("-n2", "--junit-xml=junit.xml", timeout=300)
+    result = pytester.runpytest_subprocess("-n2", "--junit-xml=junit.xml", timeout=900)
     result.assert_outcomes(passed=2)
     cases = list(ET.parse(pytester.path / "junit.xml").iter("testcase"))
     assert {properties(case)["ccbed_exit"] for case in cases} == {"0"}
@@ -99,7 +99,7 @@ def test_what_does_not_pass_fails_its_test_and_a_bed_that_was_up_stays(
     monkeypatch.setenv("XDG_STATE_HOME", str(bed.state.parent))
     pytester.makepyfile(BAD)
     result = pytester.runpytest_subprocess(
-        "-p", "no:xdist", "-W", "error", "--ccbed-inventory=inventories/local.yml", "--junit-xml=junit.xml", timeout=300
+        "-p", "no:xdist", "-W", "error", "--ccbed-inventory=inventories/local.yml", "--junit-xml=junit.xml", timeout=900
     )
     result.assert_outcomes(passed=1, failed=3)
     cases = {case.attrib["name"]: case for case in ET.parse(pytester.path / "junit.xml").iter("testcase")}

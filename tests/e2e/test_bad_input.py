@@ -7,7 +7,6 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from orchestrator.model.trial import Liveness, World
 from orchestrator.run import lifecycle
 from orchestrator.store import bed_files
 
+from ..patience import until
 from . import trials
 from .conftest import Bed, Ran, ran
 
@@ -354,10 +354,7 @@ def test_a_file_that_is_no_command_is_refused_once_and_the_next_is_performed(bed
     directory, name = Path(bed.spec.workdir) / performer, "r.deep.json"
     (directory / name).write_text("[" * 100_000)
     (directory / name).rename(directory / "inbox" / name)
-    until = time.monotonic() + 60
-    while not (directory / "refused" / name).exists():
-        assert time.monotonic() < until, "it is moved aside"
-        time.sleep(0.02)
+    until((directory / "refused" / name).exists)
     assert bed.ccbed("exec", "n1", "--", "true")[0] == 0
     assert bed.run(trials.dp(trials.crash(1))).code == 0
     assert refusals(directory, name) == 1

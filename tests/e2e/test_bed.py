@@ -26,6 +26,7 @@ from orchestrator.node.oslayer import processes
 from orchestrator.providers import archive
 from orchestrator.providers.process.process_provider import ProcessProvider
 
+from ..patience import until
 from .reserves import have_exited, reserves, working
 from .stub import RANK
 
@@ -79,7 +80,7 @@ class Bed:
     def note(self, f: str, node: str) -> Event:
         return self.wait(lambda event: event.f == f and event.node == node and event.type == "note")
 
-    def wait(self, wanted: Callable[[Event], bool], limit_s: float = 60.0) -> Event:
+    def wait(self, wanted: Callable[[Event], bool], limit_s: float = 600.0) -> Event:
         until = time.monotonic() + limit_s
         while True:
             event = next((event for event in self.events if wanted(event)), None)
@@ -182,7 +183,7 @@ def test_ranks_are_forked_warm_and_report_their_exit(run: Bed, payload: str) -> 
 
 def test_stopping_a_gang_ends_strays_in_sessions_of_their_own(run: Bed, payload: str) -> None:
     run.gang("n0", payload, stray=True, bare=True, until_killed=True, steps=2)
-    _until(lambda: len(working(run, "n0")) == 4)
+    until(lambda: len(working(run, "n0")) == 4)
     stopped = run.ask("gang.stop", "n0", {"epoch": 0}, epoch=0)
     assert (stopped.type, stopped.value["left"], stopped.value["last_step"]) == ("ok", 0, {"0": 2})
     assert len(stopped.value["killed"]) == 4
@@ -237,14 +238,14 @@ def test_a_node_that_was_left_behind_starts_no_gang_of_an_epoch_that_is_fenced_o
     assert run.ask("fence.write", "n0", {"dir": shared, "epoch": 1}, epoch=1).type == "ok"
     late = run.gang("n1", payload, checkpoints=shared, until_killed=True)
     assert (late.type, late.value["reason"]) == ("fail", "epoch 0 is over; the fence is at epoch 1")
-    _until(lambda: working(run, "n1") == [])
+    until(lambda: working(run, "n1") == [])
 
 
 def test_links_in_an_inbox_are_refused(run: Bed, tmp_path: Path) -> None:
     command = {"f": "gang.stop", "key": "k", "value": {"epoch": 0}, "run": run.run}
     (tmp_path / "command").write_text(json.dumps(command))
     os.symlink(tmp_path / "command", run.workdir / "nodes/n0/inbox" / f"{run.run}.k.json")
-    _until(lambda: not list((run.workdir / "nodes/n0/inbox").glob("*.k.json")))
+    until(lambda: not list((run.workdir / "nodes/n0/inbox").glob("*.k.json")))
     assert "command.refused" in (run.workdir / "nodes/n0/events.jsonl").read_text()
     assert not (run.workdir / "nodes/n0/done" / f"{run.run}.k.json").exists()
 
@@ -282,11 +283,11 @@ def _fault(act: Act, id: str = "f0") -> dict[str, Any]:
 def test_a_crashed_node_is_gone_with_its_strays_and_heals_into_a_new_incarnation(run: Bed, payload: str) -> None:
     before = run.status("n1")
     run.gang("n1", payload, stray=True, bare=True, until_killed=True)
-    _until(lambda: len(working(run, "n1")) == 4)
+    until(lambda: len(working(run, "n1")) == 4)
     own_pids = [before.pid, *(process.pid for process in processes.descendants(before.pid))]
     acted = run.ask("fault.act", "n1", _fault(CRASH), incarnation=before.incarnation)
     assert acted.type == "ok" and acted.value["verified"]
-    _until(lambda: have_exited(own_pids))
+    until(lambda: have_exited(own_pids))
     assert run.status("n1").state == "dead" and run.provider.observe(run.spec).leases
     healed = run.ask("fault.heal", "n1", _fault(CRASH))
     after = run.status("n1")
@@ -319,7 +320,7 @@ def test_a_node_killed_by_hand_is_told_the_same_way(run: Bed) -> None:
 def test_a_paused_node_is_stopped_whole_and_goes_on(run: Bed, payload: str) -> None:
     run.gang("n2", payload, stray=True, bare=True, until_killed=True)
     before = run.status("n2")
-    _until(lambda: len(working(run, "n2")) == 4)
+    until(lambda: len(working(run, "n2")) == 4)
     acted = run.ask("fault.act", "n2", _fault(PAUSE), incarnation=before.incarnation)
     assert acted.type == "ok" and set(acted.value["evidence"]["states"].values()) == {"T"}
     assert len(acted.value["evidence"]["states"]) >= 5 and run.status("n2").state == "paused"
@@ -391,7 +392,7 @@ def test_lines_of_another_run_are_not_told(run: Bed) -> None:
     other.open(run.spec, "another")
     other.perform(Command(f="node.apply", key="apply/another", node="n0", value={"node": "n0"}))
     run.ask("node.apply", "n1", {"node": "n1"})
-    _until(lambda: "apply/another" in (run.workdir / "keeper/events.jsonl").read_text())
+    until(lambda: "apply/another" in (run.workdir / "keeper/events.jsonl").read_text())
     run.ask("node.apply", "n1", {"node": "n1"})
     assert "apply/another" not in {event.key for event in run.events}
 
@@ -413,19 +414,19 @@ def test_nothing_is_left_whoever_was_killed_before(tmp_path: Path, victims: tupl
         bare = len(victims) == 1
         bed.gang("n0", bed.provider.put(files), stray=True, bare=bare, until_killed=True)
         status = bed.provider.observe(bed.spec)
-        _until(lambda: len(working(bed, "n0")) == 3 + bare and len(reserves(bed.workdir, "n1")) == 1)
+        until(lambda: len(working(bed, "n0")) == 3 + bare and len(reserves(bed.workdir, "n1")) == 1)
         waiting = reserves(bed.workdir, "n0", "n1")
         pids = {"keeper": status.keeper_pid, "agent": status.node("n0").pid}
         everyone = {status.keeper_pid, *(process.pid for process in processes.descendants(status.keeper_pid))}
         for victim in victims:
             os.kill(pids[victim], signal.SIGKILL)
         if "keeper" in victims:
-            _until(lambda: bed.provider.observe(bed.spec).keeper_pid == 0)
+            until(lambda: bed.provider.observe(bed.spec).keeper_pid == 0)
             assert bed.status("n1").state == "warm"
     finally:
         bed.provider.retire(bed.spec)
     assert len(everyone - waiting) == 6 + bare and bed.marked() == []
-    _until(lambda: have_exited(everyone))
+    until(lambda: have_exited(everyone))
     assert not bed.workdir.exists() and bed.provider.observe(bed.spec).node("n0").state == "absent"
     assert bed.provider.retire(bed.spec) == ()
 
@@ -439,7 +440,7 @@ def test_a_new_keeper_adopts_living_nodes_and_reports_those_that_died_unseen(tmp
         assert acted.type == "ok"
         for pid in (before.keeper_pid, before.node("n0").pid):
             os.kill(pid, signal.SIGKILL)
-        _until(lambda: bed.provider.observe(bed.spec).keeper_pid == 0)
+        until(lambda: bed.provider.observe(bed.spec).keeper_pid == 0)
         beats = bed.provider.heartbeats()
         bed.provider.prepare(bed.spec)
         after = bed.provider.observe(bed.spec)
@@ -448,7 +449,7 @@ def test_a_new_keeper_adopts_living_nodes_and_reports_those_that_died_unseen(tmp
         bed.note("lease.over", "n1")
         bed.note("heal.verified", "n1")
         assert bed.status("n1").incarnation == before.node("n1").incarnation
-        _until(lambda: bed.provider.heartbeats()["n1"] > beats["n1"])
+        until(lambda: bed.provider.heartbeats()["n1"] > beats["n1"])
         os.kill(before.node("n1").pid, signal.SIGKILL)
         assert bed.note("node.exit", "n1").value["code"] is None
         assert len({event.source.identity for event in bed.events}) == len(bed.events)
@@ -491,10 +492,3 @@ def test_outside_of_runs_the_nodes_answer_as_well(run: Bed, tmp_path: Path) -> N
     assert (done.type, done.value) == ("ok", {"code": 0})
     run.open("bed")
     assert run.provider.poll(run.cursors, 0)[0] == []
-
-
-def _until(true: Callable[[], bool], limit_s: float = 60.0) -> None:
-    until = time.monotonic() + limit_s
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.01)

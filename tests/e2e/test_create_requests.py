@@ -25,7 +25,7 @@ NO_GPU_RUNTIME = 'could not select device driver "" with capabilities: [[gpu]]'
 @pytest.fixture(scope="module")
 def engine(engine: Any) -> Iterator[Any]:
     """The local engine, spoken to in the API version that the requests are written in."""
-    client = docker.APIClient(base_url="unix:///var/run/docker.sock", version="1.41", timeout=120)
+    client = docker.APIClient(base_url="unix:///var/run/docker.sock", version="1.41", timeout=900)
     yield client
     client.close()
 
@@ -159,7 +159,7 @@ def test_docker_engine_says_that_an_image_has_no_python(engine: Any, create: Cre
     """Not at the start, for its init is there: in its output."""
     container = create()
     assert start(engine, container) == ""
-    assert engine.wait(container["Id"], timeout=120)["StatusCode"] == 127
+    assert engine.wait(container["Id"], timeout=900)["StatusCode"] == 127
     output = engine.logs(container["Id"]).decode()
     explanation = error_explanations.explain_engine(output)
     assert explanation is not None, output

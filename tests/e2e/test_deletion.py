@@ -25,7 +25,7 @@ def test_a_run_recovers_without(products: tuple[str, ...], tmp_path: Path) -> No
     def ccbed(*args: str) -> str:
         command = [sys.executable, "-c", "import sys; from orchestrator.cli import main; sys.exit(main.main())", *args]
         done = subprocess.run(
-            command, cwd=directory, env=environment, capture_output=True, text=True, timeout=300, check=False
+            command, cwd=directory, env=environment, capture_output=True, text=True, timeout=900, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from orchestrator.run import lifecycle
 from orchestrator.store import bed_files, bundle
 from orchestrator.system import plain_files
 
+from ..patience import until
 from . import trials
 from .conftest import ROOT, Bed, ccbed, ran
 from .test_interrupted import at, ctrl_c
@@ -75,7 +75,7 @@ def networks(engine: Any, bed: str) -> list[str]:
 
 def inventory(directory: Path, image: str, name: str, nodes: int = 2, **more: object) -> Path:
     file = directory / f"{name}.yml"
-    given = {"provider": "docker", "bed": name, "image": image, "nodes": nodes, **more}
+    given = {"provider": "docker", "bed": name, "image": image, "nodes": nodes, "start_timeout": "10m", **more}
     variables = ", ".join(f"ccbed_{field}: {value}" for field, value in given.items())
     file.write_text(f"all: {{hosts: {{localhost: {{ansible_connection: local}}}}, vars: {{{variables}}}}}\n")
     return file
@@ -175,13 +175,6 @@ def repaired(box: Box, before: dict[str, str], node: str) -> None:
     assert box.unchanged()
 
 
-def until(true: Callable[[], object], limit_s: float = 60.0) -> None:
-    end = time.monotonic() + limit_s
-    while not true():
-        assert time.monotonic() < end, "it did not come to that"
-        time.sleep(0.02)
-
-
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
@@ -249,7 +242,7 @@ def test_an_orchestrator_killed_in_the_recovery_is_gone_on_with(box: Box, tmp_pa
     args = f"run dp-ring --fail-node 1 --bed {NAME} --nodes 2 --epochs 1 --no-reference --step-min-ms 100".split()
     argv = [sys.executable, "-m", "orchestrator.cli", *args, "--recovery", "restart", "--runs-dir", str(tmp_path)]
     with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
-        until(lambda: b'"recovery.decided"' in written(tmp_path), 300)
+        until(lambda: b'"recovery.decided"' in written(tmp_path))
         process.kill()
     directory = (tmp_path / "latest").resolve()
     code, output = box.ccbed("run", "dp-ring", "--bed", NAME, "--nodes", "2")

@@ -92,7 +92,7 @@ def test_who_may_not_use_the_socket_is_told_the_group(engine: Any, image: str, t
         env = {"PATH": os.environ["PATH"], "HOME": str(home), "XDG_STATE_HOME": str(home), "PYTHONPATH": str(ROOT)}
         argv = [setpriv, "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-m", "orchestrator.cli"]
         done = subprocess.run(
-            [*argv, "up", str(file)], env=env, cwd=home, capture_output=True, text=True, timeout=300, check=False
+            [*argv, "up", str(file)], env=env, cwd=home, capture_output=True, text=True, timeout=900, check=False
         )
     finally:
         shutil.rmtree(home)

@@ -16,7 +16,7 @@ from orchestrator.providers.ssh.remote_host import RemoteSite
 from . import sshd
 
 #: The limit of a hang.
-LIMIT_S = 60
+LIMIT_S = 600.0
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(sshd.lacking()), reason=sshd.lacking())]
 

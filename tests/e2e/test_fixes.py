@@ -40,7 +40,7 @@ LACKS = {
 def test_the_advice_for_each_lost_part_makes_a_job_resume_whole(program: str, tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "tests.e2e.test_fixes", program, str(tmp_path)]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     judged = json.loads(done.stdout.splitlines()[-1])
     right = judged.pop("")

@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,8 @@ from orchestrator.node.hostlink import fork_server
 from orchestrator.node.oslayer import processes
 from orchestrator.providers import archive
 from orchestrator.providers.ssh import helper_start
+
+from ..patience import until
 
 pytestmark = pytest.mark.e2e
 
@@ -73,14 +74,7 @@ class Caller:
         assert self.process.stdin and self.process.stdout
         self.process.stdin.close()
         self.process.stdout.close()
-        return self.process.wait(60)
-
-
-def until(done: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    end = time.monotonic() + timeout_s
-    while not done():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.002)
+        return self.process.wait(600)
 
 
 def greeted(hostdir: Path) -> tuple[Caller, int]:
@@ -126,7 +120,7 @@ def test_a_helper_belongs_to_no_node_and_outlives_the_keeper(hostdir: Path, keep
 def test_the_end_of_a_helper_is_the_end_for_who_called_it(hostdir: Path, keeper: subprocess.Popen[str]) -> None:
     caller, helper = greeted(hostdir)
     os.kill(helper, signal.SIGKILL)
-    assert caller.process.wait(60) == 0
+    assert caller.process.wait(600) == 0
     caller.leaves()
 
 

@@ -96,7 +96,7 @@ def test_wheels_that_do_not_fit_fail_in_one_message_and_leave_no_image(engine: A
 def test_no_engine_is_said_with_how_to_start_one(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "orchestrator.cli", "image", "build"]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "DOCKER_HOST": f"unix://{tmp_path}/nothing.sock"}
-    done = subprocess.run(argv, capture_output=True, text=True, env=env, cwd=ROOT, timeout=300, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, env=env, cwd=ROOT, timeout=900, check=False)
     assert done.returncode == 4
     assert "no container engine responds at unix:///" in done.stderr
     assert "dockerd" in done.stderr

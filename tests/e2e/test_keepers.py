@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from orchestrator.node.files import label
 from orchestrator.node.oslayer import processes
 from orchestrator.store import bed_files
 
+from ..patience import until
 from . import trials
 from .conftest import ROOT, Bed, ccbed
 
@@ -54,14 +54,7 @@ def _kill(pid: int) -> None:
     process = processes.find(pid)
     assert process is not None
     os.kill(pid, signal.SIGKILL)
-    _until(lambda: not processes.is_alive(process.pid, process.start))
-
-
-def _until(true: Callable[[], bool], limit_s: float = 60.0) -> None:
-    until = time.monotonic() + limit_s
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    until(lambda: not processes.is_alive(process.pid, process.start))
 
 
 def _at_step(step: int, do: Callable[[], None]) -> Callable[[Event], None]:

@@ -47,7 +47,7 @@ def test_modes_of_what_a_bed_of_processes_writes(tmp_path: Path, umask: int) -> 
 
 def test_modes_of_what_a_bed_of_containers_writes(tmp_path: Path, engine: Any, image: str) -> None:
     variables = {"ccbed_provider": "docker", "ccbed_image": image, "ccbed_mounts": [f"{tmp_path}/user:{tmp_path}/user"]}
-    check_modes(tmp_path, 0o002, variables)
+    check_modes(tmp_path, 0o002, {**variables, "ccbed_start_timeout": "10m"})
 
 
 def check_modes(tmp_path: Path, umask: int, variables: Mapping[str, object]) -> None:

@@ -21,10 +21,7 @@ from orchestrator.providers.ssh.remote_host import RemoteSite
 from . import rootless_podman, sshd
 from .rootless_podman import Podman
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.skipif(bool(rootless_podman.lacking()), reason=rootless_podman.lacking()),
-]
+pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(rootless_podman.lacking()), reason=rootless_podman.lacking())]
 
 NAME = "podtest"
 
@@ -54,7 +51,7 @@ class Box:
 
 def inventory(podman: Podman, name: str, **more: object) -> Path:
     file = podman.home / f"{name}.yml"
-    given = {"provider": "docker", "bed": name, "nodes": 2, "spares": 1, "start_timeout": "5m", **more}
+    given = {"provider": "docker", "bed": name, "nodes": 2, "spares": 1, "start_timeout": "10m", **more}
     variables = ", ".join(f"ccbed_{field}: {value}" for field, value in given.items())
     file.write_text(f"all: {{hosts: {{localhost: {{ansible_connection: local}}}}, vars: {{{variables}}}}}\n")
     return file

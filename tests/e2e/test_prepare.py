@@ -183,7 +183,7 @@ def test_reset_ends_the_keeper_though_its_directory_is_gone(tmp_path: Path, engi
     ):
         reset, _ = play(file, "reset", "h1", ccbed_engine=str(tmp_path / "x"))
         assert reset.done == ("h1",), reset.failed
-        assert (ours.wait(300), other.poll()) == (-9, None)
+        assert (ours.wait(600), other.poll()) == (-9, None)
         other.kill()
 
 
@@ -252,7 +252,7 @@ def test_a_play_has_a_deadline_and_leaves_nothing_behind(
 def test_the_playbooks_can_be_read(name: str) -> None:
     program = Path(sys.executable).parent / "ansible-playbook"
     argv = [str(program), "--syntax-check", "-i", "h1,", str(PLAYBOOKS / f"{name}.yml")]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=300, env={**os.environ, "LC_ALL": "C.UTF-8"})
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=900, env={**os.environ, "LC_ALL": "C.UTF-8"})
     assert done.returncode == 0, done.stderr
 
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.e2e
 NAME = "proxytest"
 #: Names that nobody has: only a proxy responds for them.
 PACKAGES, ELSEWHERE, DIRECT = "packages.invalid", "elsewhere.invalid", "direct.invalid"
-READ = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=120).read().decode())"
+READ = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=900).read().decode())"
 DOCKERFILE = f"""ARG BASE
 FROM ${{BASE}}
 RUN python3 -c '{READ}' http://{PACKAGES}/wheel
@@ -145,12 +145,7 @@ def proxied(engine: Any, image: str, tmp_path_factory: pytest.TempPathFactory) -
     directory = tmp_path_factory.mktemp("proxied")
     state = directory / "state" / "ccbed"
     with serving("proxy") as proxy, serving("neighbour") as neighbour:
-        more: dict[str, Any] = {
-            "network": "host",
-            "address": "127.0.0.1",
-            "http_proxy": proxy.url,
-            "no_proxy": DIRECT,
-        }
+        more: dict[str, Any] = {"network": "host", "address": "127.0.0.1", "http_proxy": proxy.url, "no_proxy": DIRECT}
         code, output = ccbed(state, "up", str(inventory(directory, image, NAME, **more)))
         assert code == 0, output
         yield Proxied(state=state, runs=directory / "runs", proxy=proxy, neighbour=neighbour)

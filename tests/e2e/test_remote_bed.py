@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from orchestrator.store import index
 
+from ..patience import until
 from . import sshd
 from .conftest import ccbed
 
@@ -53,12 +53,8 @@ def remote(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rem
         yield remote
         code, output = remote.ccbed("down", "faraway", "--force")
         assert code == 0, output
-        until = time.monotonic() + 60
-        while server.sessions() or _left(remote.hostdir):
-            assert time.monotonic() < until, (
-                f"nothing is left on the host but its stamp and its record of acts: {_left(remote.hostdir)}"
-            )
-            time.sleep(0.05)
+        # nothing is left on the host but its stamp and its record of acts
+        until(lambda: not (server.sessions() or _left(remote.hostdir)), lambda: _left(remote.hostdir))
 
 
 def _inventory(server: sshd.Sshd, hostdir: Path, image: str) -> str:
@@ -76,6 +72,7 @@ all:
     ccbed_known_hosts: {host.known_hosts}
     ccbed_bed: faraway
     ccbed_provider: docker
+    ccbed_start_timeout: 10m
     ccbed_image: {image}
     ccbed_nodes: 2
     ccbed_network: host

@@ -7,8 +7,7 @@ import os
 import re
 import shutil
 import signal
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +19,12 @@ from orchestrator.node.oslayer import processes
 from orchestrator.providers.process import process_provider
 from orchestrator.store import bundle, index
 
+from ..patience import until
 from . import reserves, trials
 from .conftest import ROOT, Bed, Ran
 
 pytestmark = pytest.mark.e2e
-PATIENCE_S = 60.0
-
-
-def _wait(is_reached: Callable[[], object]) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not is_reached():
-        assert time.monotonic() < until
-        time.sleep(0.02)
+PATIENCE_S = 600.0
 
 
 def _nodes(bed: Bed) -> list[NodeStatus]:
@@ -45,7 +38,7 @@ def _reserves(bed: Bed) -> Mapping[str, int]:
         pids = ((node.name, reserves.ready(bed.spec.workdir, node.name, node.incarnation)) for node in _nodes(bed))
         return {name: pid for name, own in pids for pid in own}
 
-    _wait(lambda: len(waiting()) == len(bed.spec.nodes))
+    until(lambda: len(waiting()) == len(bed.spec.nodes))
     return waiting()
 
 
@@ -83,7 +76,7 @@ def test_a_reserve_ends_with_its_node(bed: Bed) -> None:
     reserve = _reserves(bed)["n1"]
     agent = next(node for node in _nodes(bed) if node.name == "n1")
     os.kill(agent.pid, signal.SIGKILL)
-    _wait(lambda: processes.find(reserve) is None)
+    until(lambda: processes.find(reserve) is None)
     code, output = bed.ccbed("up", str(ROOT / "inventories/local.yml"))
     assert code == 0, output
     assert _reserves(bed)["n1"] != reserve
@@ -166,7 +159,7 @@ def test_so_does_one_whose_libraries_a_reserve_imported_ahead(bed: Bed, tmp_path
     assert {event.value["imports"] for event in ran.of("rank.start") if event.epoch} == {
         "none: no reserve has imported yet"
     }
-    _wait(lambda: all(_has_imported(bed, node) for node in _nodes(bed) if node.name != "n2"))
+    until(lambda: all(_has_imported(bed, node) for node in _nodes(bed) if node.name != "n2"))
     ran, reports = _drill(bed, tmp_path, script)
     imports = {event.value["imports"] for event in ran.of("rank.start") if event.epoch}
     assert len(imports) == 1 and re.match(r"\d{2,} modules; what follows them is job.py", *imports), imports

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from orchestrator.node.oslayer import cgroups, processes
 from orchestrator.plugins import discover
 from orchestrator.store import bundle
 
+from ..patience import until
 from . import trials
 from .conftest import ROOT, Bed, ran
 
@@ -93,13 +93,6 @@ def is_slowed(bed: Bed, node: str) -> bool:
         states.append(process.state if process else "")
         time.sleep(0.005)
     return processes.STOPPED in states
-
-
-def until(is_true: Callable[[], object], limit_s: float = 60.0) -> None:
-    end = time.monotonic() + limit_s
-    while not is_true():
-        assert time.monotonic() < end, "the state was not reached"
-        time.sleep(0.02)
 
 
 def written(runs: Path) -> bytes:

@@ -63,7 +63,7 @@ class Desk:
             "ccbed_address": "127.0.0.1",
             "ccbed_interface": "lo",
             "ccbed_workdir": self.hostdir,
-            "ccbed_start_timeout": "5m",
+            "ccbed_start_timeout": "10m",
         }
         file.write_text(yaml.safe_dump({"all": {"hosts": {"h1": None}, "vars": variables}}))
         return file

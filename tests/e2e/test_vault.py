@@ -29,7 +29,7 @@ def encrypted(folder: Path, value: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(f"vault_station: {value}\n")
     argv = [str(Path(sys.executable).parent / "ansible-vault"), "encrypt", "--vault-password-file", str(folder / "pw")]
-    subprocess.run([*argv, str(file)], capture_output=True, check=True, timeout=300)
+    subprocess.run([*argv, str(file)], capture_output=True, check=True, timeout=900)
 
 
 def showing(*folders: Path) -> list[str]:

@@ -82,7 +82,7 @@ def judged(draw: Draw, root: Path) -> tuple[str, str]:
         "--sleep",
         "0",
     ]
-    subprocess.run(torchrun, cwd=clean, check=True, capture_output=True, timeout=300, env=_environment(root))
+    subprocess.run(torchrun, cwd=clean, check=True, capture_output=True, timeout=900, env=_environment(root))
     command: list[str | Path] = [
         BIN / "ccbed",
         "run",
@@ -99,7 +99,7 @@ def judged(draw: Draw, root: Path) -> tuple[str, str]:
         *draw.arguments,
     ]
     output = subprocess.run(
-        command, cwd=drill, check=False, capture_output=True, text=True, timeout=300, env=_environment(root)
+        command, cwd=drill, check=False, capture_output=True, text=True, timeout=900, env=_environment(root)
     ).stdout
     verdict = next(re.finditer(r"^(PASS|FAIL|UNKNOWN) +(.*?) +exit \d$", output, re.MULTILINE), None)
     if verdict is None:

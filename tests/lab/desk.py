@@ -83,7 +83,7 @@ class Desk:
         return output
 
     def inside(self, host: str, *argv: str) -> str:
-        return processes.inside(processes.first(self.lab)[host], list(argv), timeout=60)
+        return processes.inside(processes.first(self.lab)[host], list(argv), timeout=900)
 
     def containers(self, host: str) -> list[str]:
         listed = self.inside(host, "docker", "ps", "--all", "--format", "{{.Names}}").split()
@@ -121,7 +121,7 @@ def desk(lab: layout.Lab, image: str, tmp_path: Path) -> Iterator[Desk]:
 
 def key(folder: Path) -> Path:
     file = folder / "another_key"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(file)], check=True, timeout=20)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(file)], check=True, timeout=900)
     return file
 
 

@@ -72,7 +72,7 @@ def _client() -> Any:
     from requests.exceptions import RequestException
 
     try:
-        client = docker.from_env(timeout=120)
+        client = docker.from_env(timeout=900)
         client.ping()
     except (DockerException, RequestException):
         return None
@@ -114,7 +114,7 @@ def _answer(process: subprocess.Popen[bytes]) -> Any:
 def _stop(process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGTERM)
     try:
-        process.wait(30)
+        process.wait(600)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

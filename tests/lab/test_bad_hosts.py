@@ -39,7 +39,7 @@ def test_host_keys_that_are_not_known_are_accepted_as_the_message_says(desk: Des
     for line in output.splitlines():
         if "ssh-keyscan" in line:
             command = line.split("if it is the right one: ")[1].split(", or set")[0]
-            subprocess.run(command, shell=True, check=True, timeout=20, stderr=subprocess.DEVNULL)
+            subprocess.run(command, shell=True, check=True, timeout=900, stderr=subprocess.DEVNULL)
     assert desk.ccbed("doctor", inventory).code == EXIT_PASS
 
 
@@ -204,7 +204,7 @@ def test_a_host_that_is_lost_in_the_middle_of_up_leaves_the_others_and_up_goes_o
 
 def cut(desk: Desk, host: str) -> None:
     """Without power as soon as a container is there."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + 600
     while time.monotonic() < until and not desk.containers(host):
         time.sleep(0.05)
     machines.power_off(desk.lab, desk.lab.host(host))

@@ -15,7 +15,7 @@ NAME = "ccbed-lab-test"
 
 
 def docker(lab: layout.Lab, host: str, *arguments: str) -> str:
-    return processes.inside(processes.first(lab)[host], ["docker", *arguments], timeout=120)
+    return processes.inside(processes.first(lab)[host], ["docker", *arguments], timeout=900)
 
 
 def start(lab: layout.Lab, host: str, image: str, code: str) -> None:

@@ -31,7 +31,7 @@ class Ran:
 
     def tool(self, *arguments: str, code: int = 0) -> str:
         argv = [sys.executable, str(TOOL), "--root", str(self.root), *arguments]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=900, check=False)
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 
@@ -39,7 +39,7 @@ class Ran:
         checked = f"UserKnownHostsFile={known_hosts or self.lab.known_hosts}"
         argv = ["ssh", "-F", "none", "-i", str(self.lab.key), "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes"]
         argv += ["-o", checked, "-o", "ConnectTimeout=2", f"root@{self.lab.host(host).address}", command]
-        return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(argv, capture_output=True, text=True, timeout=900, check=False)
 
     def output(self, host: str, command: str) -> str:
         done = self.ssh(host, command)
@@ -159,13 +159,13 @@ def _rate(ran: Ran) -> float:
     ) as receiver:  # fmt: skip
         pid = processes.first(ran.lab)["h2"]
         begin = float(_retried([sys.executable, "-c", send], pid))
-        count, end = receiver.communicate(timeout=60)[0].split()
+        count, end = receiver.communicate(timeout=900)[0].split()
     return (int(count) - 2_000_000) * 8 / (float(end) - begin)
 
 
 def _retried(argv: list[str], pid: int) -> str:
     """Until the other side listens; its output."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 600
     while True:
         try:
             return processes.inside(pid, argv, net_only=True)

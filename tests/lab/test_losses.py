@@ -236,7 +236,7 @@ def test_an_orchestrator_that_is_killed_during_a_partition_is_taken_over_from(be
 
 
 def _wait_for(bed: Bed, process: subprocess.Popen[bytes], f: str) -> None:
-    before, until = set(bed.runs.iterdir()), time.monotonic() + 60
+    before, until = set(bed.runs.iterdir()), time.monotonic() + 600
     while time.monotonic() < until and process.poll() is None:
         for directory in set(bed.runs.iterdir()) - before:
             if (directory / bundle.HISTORY).exists() and bundle.read_history(directory).of(f):

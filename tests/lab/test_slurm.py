@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from ..patience import until
 from . import slurm as lab_slurm
 from .slurm import NODES, Slurm
 
 #: Of no other run of these tests on this machine.
 _SLEEP_S = f"4321.{os.getpid()}"
-
-
-def wait_until(is_reached: Callable[[], bool], limit_s: float = 300.0) -> None:
-    end = time.monotonic() + limit_s
-    while not is_reached():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_four_nodes_run_the_steps_of_a_user_without_root(slurm: Slurm) -> None:
@@ -32,19 +24,19 @@ def test_a_node_that_lost_its_power_leaves_no_process(slurm: Slurm) -> None:
     job = slurm.run(
         "sbatch", "--parsable", "--nodelist=n2", "--output=/dev/null", "--wrap", f"exec sleep {_SLEEP_S}"
     ).strip()
-    wait_until(lambda: bool(_sleepers()))
+    until(lambda: bool(_sleepers()))
     slurm.power_off("n2")
-    wait_until(lambda: not _sleepers())
+    until(lambda: not _sleepers())
     assert slurm.jobs() == {int(job): "RUNNING"}
     slurm.set_node("n2", "down")
-    wait_until(lambda: slurm.jobs().get(int(job)) != "RUNNING")
+    until(lambda: slurm.jobs().get(int(job)) != "RUNNING")
 
 
 def test_a_job_outlives_a_restart_of_the_controller_and_a_drain(slurm: Slurm) -> None:
     slurm.run("salloc", "--no-shell", "--nodes=2")
     slurm.set_node("n1", "drain")
     slurm.restart_controller()
-    wait_until(lambda: slurm.node_states()["n1"].startswith("drain"))
+    until(lambda: slurm.node_states()["n1"].startswith("drain"))
     assert list(slurm.jobs().values()) == ["RUNNING"]
 
 

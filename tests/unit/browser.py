@@ -90,7 +90,7 @@ def opened() -> Iterator[Browser]:
 
     with sync_api.sync_playwright() as driver:
         chromium = driver.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"], timeout=120_000
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"], timeout=900_000
         )
         try:
             yield Browser(browser=chromium)

@@ -111,7 +111,7 @@ class Stand:
     def run(self, until: Callable[[], bool]) -> None:
         """Run the loop until the condition holds, for 60 s at most."""
         give_up = self.loop.call_later(60.0, lambda: None)
-        end = time.monotonic() + 60
+        end = time.monotonic() + 600
         while not until():
             assert time.monotonic() < end, (self.notes, self.answers)
             self.loop.run_once()

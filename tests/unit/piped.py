@@ -54,7 +54,7 @@ def serving(hostdir: Path, operations: Operations | None = None) -> Iterator[Pip
         yield pipes
     finally:
         pipes.close()
-        thread.join(60)
+        thread.join(600)
         helper.close()
         pipes.source.close()
 
@@ -86,6 +86,6 @@ class Heard:
                 content = content[: header["at"]] + body
         return content
 
-    def wait(self, done: Any, timeout_s: float = 60.0) -> None:
+    def wait(self, done: Any, timeout_s: float = 600.0) -> None:
         with self._changed:
             assert self._changed.wait_for(lambda: done(self), timeout_s), [header for header, _ in self.frames]

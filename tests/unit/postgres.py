@@ -83,6 +83,6 @@ def _as_user(directory: Path) -> Sequence[str]:
 
 def _call(as_user: Sequence[str], *argv: object) -> None:
     done = subprocess.run(
-        [*as_user, *map(str, argv)], capture_output=True, text=True, cwd="/", timeout=180, check=False
+        [*as_user, *map(str, argv)], capture_output=True, text=True, cwd="/", timeout=900, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr

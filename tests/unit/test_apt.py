@@ -61,7 +61,7 @@ class Machine:
 
     def apt(self, command: str, wait_s: int = 60) -> tuple[int, str]:
         process = self.start(command, wait_s)
-        out, errors = process.communicate(timeout=120)
+        out, errors = process.communicate(timeout=900)
         assert out == ""
         return process.returncode, errors
 
@@ -72,7 +72,7 @@ class Machine:
         )  # fmt: skip
         assert holder.stdout and holder.stdout.readline() == "held\n"
         yield holder
-        holder.communicate(timeout=30)
+        holder.communicate(timeout=900)
 
 
 @pytest.fixture
@@ -91,8 +91,8 @@ def test_a_lock_that_another_package_manager_holds_is_waited_for(machine: Machin
         process = machine.start(command)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(timeout=2)
-        holder.communicate(timeout=30)
-        assert process.communicate(timeout=120) == ("", "")
+        holder.communicate(timeout=900)
+        assert process.communicate(timeout=900) == ("", "")
         assert process.returncode == 0
 
 
@@ -134,7 +134,7 @@ def test_lists_that_can_be_fetched_later_are_fetched(machine: Machine) -> None:
     process = machine.start("apt_get update")
     (machine.root / "repository").mkdir()
     (machine.root / "repository" / "Packages").touch()
-    assert process.communicate(timeout=120) == ("", "")
+    assert process.communicate(timeout=900) == ("", "")
     assert process.returncode == 0
 
 

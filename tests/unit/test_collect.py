@@ -17,6 +17,8 @@ from orchestrator.model.provider import AT_ONCE, Fetched
 from orchestrator.providers import node_files
 from orchestrator.run import collect
 
+from ..patience import until
+
 ENTRIES = (("agent.log", "agent.log"), ("runs/r", ""))
 
 
@@ -38,7 +40,7 @@ class Nodes:
     def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched:
         self.fetched.append(node)
         if node in self.slow:
-            self.slow[node].wait(10)
+            self.slow[node].wait(600)
         if node in self.dead:
             raise OSError(errno.EHOSTUNREACH, f"host of {node} does not answer")
         return node_files.fetch([self.root / node], path, to, limit)
@@ -83,12 +85,10 @@ def test_nobody_waits_for_a_node_that_hangs_and_what_comes_late_spoils_nothing(n
     nodes.slow = {"n1": threading.Event()}
     begun = time.monotonic()
     summary = collect.gather(nodes, dict.fromkeys(("n0", "n1", "n2"), ENTRIES), bundle, patience_s=0.3)
-    assert time.monotonic() - begun < 9.0
+    assert time.monotonic() - begun < 300
     assert {entry["reason"] for entry in summary["missing"]} == {"not fetched within 0.3 s"}
     nodes.slow["n1"].set()
-    until = time.monotonic() + 60
-    while nodes.fetched.count("n1") < 2 and time.monotonic() < until:
-        time.sleep(0.01)
+    until(lambda: nodes.fetched.count("n1") >= 2)
     time.sleep(0.05)
     assert not (bundle / "nodes" / "n1").exists()
 
@@ -100,10 +100,7 @@ def test_a_fetch_that_has_not_begun_when_the_gather_ends_never_begins(nodes: Nod
     summary = collect.gather(nodes, dict.fromkeys((*nodes.slow, "n1"), ENTRIES), bundle, patience_s=0.1)
     assert {entry["reason"] for entry in summary["missing"]} == {"not fetched within 0.2 s"}, "the limit of all"
     go.set()
-    until = time.monotonic() + 60
-    while any(thread.name == "ccbed-gather" for thread in threading.enumerate()):
-        assert time.monotonic() < until
-        time.sleep(0.005)
+    until(lambda: not any(thread.name == "ccbed-gather" for thread in threading.enumerate()))
     assert "n1" not in nodes.fetched
     assert list(bundle.parent.iterdir()) == [bundle]
 
@@ -112,13 +109,11 @@ def test_all_nodes_are_asked_at_once(nodes: Nodes, bundle: Path) -> None:
     nodes.slow = {name: threading.Event() for name in ("n0", "n1", "n2")}
     done = threading.Thread(target=collect.gather, args=(nodes, dict.fromkeys(nodes.slow, ENTRIES), bundle))
     done.start()
-    until = time.monotonic() + 60
-    while len(nodes.fetched) < 3 and time.monotonic() < until:
-        time.sleep(0.005)
+    until(lambda: len(nodes.fetched) >= 3)
     assert sorted(nodes.fetched) == ["n0", "n1", "n2"]
     for event in nodes.slow.values():
         event.set()
-    done.join(60)
+    done.join(600)
 
 
 def test_the_cap_is_of_the_node_and_is_recorded(nodes: Nodes, bundle: Path) -> None:

@@ -47,7 +47,7 @@ def complete(desk: Desk, line: str) -> set[str]:
         cwd=desk.root,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=900,
     )
     assert not done.stderr, done.stderr
     return {row.split("\t")[0].partition(",")[2] for row in done.stdout.splitlines()}
@@ -131,7 +131,7 @@ def in_shell(
     }  # fmt: skip
     text = script.format(line=line, point=point or len(line), expected=expected)
     return subprocess.run(
-        [program, "-c", text], env=environment, cwd=desk.root, capture_output=True, text=True, timeout=120
+        [program, "-c", text], env=environment, cwd=desk.root, capture_output=True, text=True, timeout=900
     )
 
 

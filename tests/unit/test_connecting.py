@@ -11,7 +11,7 @@ from orchestrator.model.bed import HostSpec
 from orchestrator.providers.sites import Site, Sites
 
 HOST = HostSpec(name="h1")
-PATIENCE_S = 60.0
+PATIENCE_S = 600.0
 
 
 class Fake:

@@ -19,6 +19,6 @@ def test_what_comes_in_time_comes_as_it_is() -> None:
 def test_what_hangs_is_not_waited_for_and_named() -> None:
     let, begun = threading.Event(), time.monotonic()
     with pytest.raises(TimeoutError, match=r"look on this machine has taken longer than 0\.05 s"):
-        within(0.05, "look", lambda: let.wait(10))
-    assert time.monotonic() - begun < 9.0
+        within(0.05, "look", lambda: let.wait(600))
+    assert time.monotonic() - begun < 300
     let.set()

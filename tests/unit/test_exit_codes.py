@@ -32,7 +32,7 @@ MAIN = "from orchestrator.__main__ import main\nmain()"
 def _python(text: str, *args: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **environment}
     command = [sys.executable, "-P", "-c", text, *args]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=variables, cwd=cwd)
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, env=variables, cwd=cwd)
 
 
 @pytest.mark.slow

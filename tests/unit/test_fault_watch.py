@@ -76,7 +76,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[StoppableNode]:
 
 def _state(node: StoppableNode, state: str) -> None:
     """Wait until the process is in this state, or not in it for ``!T``."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 600
     while ((process := processes.find(node._pid)) is not None and process.state == "T") is not (state == "T"):
         assert time.monotonic() < end
 

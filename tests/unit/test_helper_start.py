@@ -23,7 +23,7 @@ def test_what_cannot_be_unpacked_is_run_packed_and_leaves_nothing_behind(tmp_pat
     argv = helper_start.command(sys.executable, str(bed), "b", [], content)
     small = f"import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({ROOM}, {ROOM})); os.execv(sys.argv[1], sys.argv[1:])"
     done = subprocess.run(
-        [sys.executable, "-c", small, *argv], stdin=subprocess.DEVNULL, capture_output=True, timeout=30
+        [sys.executable, "-c", small, *argv], stdin=subprocess.DEVNULL, capture_output=True, timeout=900
     )
     assert (done.returncode, done.stderr) == (0, b"")
     assert [path.name for path in (bed / "agent").iterdir()] == [packed.name]

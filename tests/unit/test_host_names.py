@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.node import preflight_checks
 from orchestrator.node.oslayer import host_names
 
 #: In a network of its own: a name server that knows no name, and how many queries it got for each kind of connection.
@@ -105,6 +108,19 @@ def alone(tmp_path: Path) -> Callable[[str], Any]:
 def test_a_name_server_that_does_not_answer_holds_up_no_other_check(alone: Callable[[str], Any]) -> None:
     (row,) = alone(SILENT)
     assert row == {"address": "10.1.2.3", "name": "", "reverse_s": 0.1, "mapped_s": 0.2}, "each ends at its own limit"
+
+
+def test_a_look_up_that_is_late_once_is_that_of_a_busy_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer, addresses = threading.Event(), list[str]()
+    monkeypatch.setattr(preflight_checks, "MAPPED_S", 0.5)
+
+    def look_up(address: str) -> bool:
+        addresses.append(address)
+        return len(addresses) > 1 or answer.wait(600)
+
+    monkeypatch.setattr(socket, "gethostbyaddr", look_up)
+    assert preflight_checks._time_mapped("::ffff:10.1.2.3")["mapped_s"] < 0.5 and len(addresses) > 1
+    answer.set()
 
 
 def test_ranks_and_stores_connect_without_queries(alone: Callable[[str], Any]) -> None:

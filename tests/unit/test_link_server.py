@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from orchestrator.node.hostlink import tails
+from orchestrator.node.hostlink import link_server, tails
 from orchestrator.node.hostlink.request_handler import Operations
 from orchestrator.providers.ssh.host_requests import Link, RemoteError
 
@@ -19,7 +21,7 @@ from .piped import Heard, serving
 
 RUN = "nodes/n0/runs/R"
 TREES = [{"path": "nodes/n0", "node": "n0"}, {"path": RUN, "node": "n0", "deep": True}]
-TIMEOUT_S = 60
+TIMEOUT_S = 600.0
 
 
 class Served:
@@ -212,3 +214,20 @@ def test_whoever_waits_hears_of_the_loss(tmp_path: Path) -> None:
         with pytest.raises(ConnectionError):
             link.request({"do": "ping"}).result(TIMEOUT_S)
         release.set()
+
+
+@pytest.mark.parametrize("stood_still_s", [0.0, 3600.0])
+def test_silence_ends_the_helper_and_time_in_which_its_machine_stood_still_does_not(
+    served: Served, monkeypatch: pytest.MonkeyPatch, stood_still_s: float
+) -> None:
+    """A machine that is suspended wakes with a clock that is ahead, and with requests that nobody has read yet."""
+    ahead_s = [stood_still_s]
+    monkeypatch.setattr(link_server, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + ahead_s[-1]))
+    served.ask("ping")
+    if stood_still_s:
+        ahead_s.append(2 * stood_still_s)
+        count = len(served.heard.frames)
+        served.heard.wait(lambda heard: len(heard.frames) > count + 2)
+        assert served.ask("sync") == {"": {"files": 0, "there": True, "capped": [], "unread": []}}
+    monkeypatch.setattr(link_server, "SILENCE_S", 0.0)
+    served.heard.wait(lambda heard: heard.lost == ["the helper on the host ended"])

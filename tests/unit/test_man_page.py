@@ -42,7 +42,7 @@ def test_the_wheel_installs_it_where_man_looks() -> None:
 def test_man_shows_it_without_a_complaint() -> None:
     done = subprocess.run(
         ["man", "--warnings", "-l", "-Tutf8", str(PAGE)], env={"LC_ALL": "C.UTF-8", "MANWIDTH": "80", "PATH": "/usr/bin:/bin"},
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     text = re.sub(r".\x08", "", done.stdout)
     complaints = [line for line in done.stderr.splitlines() if "can't break line" not in line]  # long metavars

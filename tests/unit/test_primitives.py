@@ -73,7 +73,7 @@ def spinning(node: Any) -> Iterator[Any]:
         process.kill()
 
 
-def until(loop: Loop, is_true: Callable[[], object], limit_s: float = 60.0) -> None:
+def until(loop: Loop, is_true: Callable[[], object], limit_s: float = 600.0) -> None:
     end = time.monotonic() + limit_s
     loop.call_every(0.005, lambda: None)
     while not is_true():

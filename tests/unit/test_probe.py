@@ -11,7 +11,7 @@ from orchestrator.run.drive import FRESH_S, OVERDUE_S, Probes
 
 
 def settled(probes: Probes, node: str) -> str:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 600
     while (state := probes.status(node).state) == "starting" and time.monotonic() < until:
         time.sleep(0.002)
     return state
@@ -30,7 +30,7 @@ def test_the_result_of_a_started_probe_is_there_when_it_is_needed() -> None:
 
     probes = Probes(observe, lambda: 0.0)
     probes.start("n2")
-    assert observed.wait(60)
+    assert observed.wait(600)
     assert settled(probes, "n2") == "paused"
 
 
@@ -38,7 +38,7 @@ def test_a_host_that_does_not_answer_does_not_block_and_is_unreachable_once_over
     released, now = threading.Event(), [0.0]
 
     def observe(node: str) -> NodeStatus:
-        released.wait(10)
+        released.wait(600)
         return NodeStatus(name=node, state="warm")
 
     probes, begun = Probes(observe, lambda: now[0]), time.monotonic()
@@ -47,7 +47,7 @@ def test_a_host_that_does_not_answer_does_not_block_and_is_unreachable_once_over
     assert probes.status("n2").state == "starting"
     now[0] = OVERDUE_S
     assert probes.status("n2").state == "unreachable"
-    assert time.monotonic() - begun < 9.0, "the observation waits for 10 s"
+    assert time.monotonic() - begun < 300, "the observation waits for 600 s"
     released.set()
 
 

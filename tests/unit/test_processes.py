@@ -124,7 +124,7 @@ def test_a_killed_process_is_exiting_as_soon_as_it_runs_no_more_code() -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as child:
         assert not processes.is_exiting(child.pid)
         child.kill()
-        until = time.monotonic() + 60
+        until = time.monotonic() + 600
         while not processes.is_exiting(child.pid):
             assert time.monotonic() < until
         process = processes.find(child.pid)
@@ -133,8 +133,7 @@ def test_a_killed_process_is_exiting_as_soon_as_it_runs_no_more_code() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "flags", "is_exiting"),
-    [(2, (4, 4), True), (2, (4, 0), False), (3, (4, 4), False), (2, (4, None), False)],
+    ("count", "flags", "is_exiting"), [(2, (4, 4), True), (2, (4, 0), False), (3, (4, 4), False), (2, (4, None), False)]
 )
 def test_every_thread_must_be_exiting_and_listed(
     count: int, flags: tuple[int | None, ...], is_exiting: bool, monkeypatch: pytest.MonkeyPatch

@@ -39,7 +39,7 @@ FINISH = "import os; from orchestrator.rank.runtime import program; program.exec
 def _run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *arguments]
     env = {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=directory, env=env, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, cwd=directory, env=env, capture_output=True, text=True, timeout=900, check=False)
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,8 @@ from orchestrator.providers.ssh import helper_start, host_connection
 from orchestrator.providers.ssh.connection_errors import HostError
 from orchestrator.providers.ssh.host_requests import Link
 
+from ..patience import until
+
 
 class Mute:
     """A channel over which nothing comes until it is closed."""
@@ -103,17 +105,10 @@ def reached(
         made.close()
 
 
-def wait(done: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < until
-        time.sleep(0.002)
-
-
 @pytest.mark.usefixtures("_soon_silent")
 def test_one_that_answers_somebody_new_is_known_to_be_there_and_its_connection_is_waited_for() -> None:
     with reached(True) as (host, links):
-        wait(lambda: host.is_responding)
+        until(lambda: host.is_responding)
         with pytest.raises(HostError, match="no response from it"):
             host.request({"do": "look"}, b"", 2.0)
         assert host.is_responding
@@ -124,7 +119,7 @@ def test_one_that_answers_somebody_new_is_known_to_be_there_and_its_connection_i
 @pytest.mark.parametrize("new", [False, None])
 def test_one_that_does_not_is_waited_for_but_not_asked_in_vain(new: bool | None) -> None:
     with reached(new) as (host, links):
-        wait(lambda: time.monotonic() - links[0].last_received > 2 * host_connection.QUIET_S)
+        until(lambda: time.monotonic() - links[0].last_received > 2 * host_connection.QUIET_S)
         with pytest.raises(HostError, match="no response from it"):
             host.request({"do": "look"}, b"", 2.0)
         assert not host.is_responding
@@ -158,6 +153,6 @@ def test_a_host_for_which_no_thread_can_start_is_reconnected_once_one_can(monkey
     channels = iter((Breaking(good=False), Breaking(good=True)))
     with reached(None, lambda: next(channels)) as (host, links):
         links[0].close()
-        wait(lambda: len(links) == 2)
+        until(lambda: len(links) == 2)
         assert host.request({"do": "look"}, b"", 60.0)[0] == "here"
     assert len(refused) == 2

@@ -25,7 +25,7 @@ from orchestrator.node.oslayer import forks, processes
 from orchestrator.node.oslayer.event_loop import Loop, wait_readable
 from orchestrator.system import plain_files
 
-PATIENCE_S = 30.0
+PATIENCE_S = 600.0
 
 
 class Agent:

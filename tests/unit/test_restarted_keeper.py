@@ -50,6 +50,6 @@ def test_a_resumed_run_asks_for_the_keeper_of_the_version_that_brought_up_the_be
     provider.heartbeats()
     site.connection_count = 2
     provider.heartbeats()
-    assert site.is_started.wait(20)
+    assert site.is_started.wait(600)
     assert archive.agent_hash() != bed.agent
     assert [args["archive"] for args in site.started] == [f"/hosts/b/agent/agent-{bed.agent}.pyz"]

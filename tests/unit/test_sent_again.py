@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,12 +22,13 @@ from orchestrator.providers import event_reader
 from orchestrator.providers.ssh import helper_start, host_connection
 from orchestrator.providers.ssh.remote_host import RemoteSite
 
+from ..patience import until
 from . import piped_site
 from .piped import Pipes, serving
 
 KILL = Command(f="node.kill", key="e1/kill/n0", node="n0", deadline_s=0.5)
 FENCE = Command(f="fence.write", key="e0/fence", node="n0", epoch=0)
-TIMEOUT_S = 60
+TIMEOUT_S = 600.0
 
 
 class Torn:
@@ -66,7 +66,7 @@ def _reconnected(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[tuple[Re
         def start(*about: Any) -> helper_start.Started:
             channel = next(channels, None)
             if channel is None:
-                _until(lambda: not torn.torn.is_set())
+                until(lambda: not torn.torn.is_set())
                 return second(*about)
             return helper_start.Started(channel=channel, hello={}, rest=b"")
 
@@ -82,15 +82,8 @@ def _sent_twice(site: RemoteSite, torn: Torn, path: Path, command: Command, work
     work()
     assert not path.exists()
     torn.torn.clear()
-    _until(path.exists)
+    until(path.exists)
     work()
-
-
-def _until(done: Callable[[], bool]) -> None:
-    until = time.monotonic() + TIMEOUT_S
-    while not done():
-        assert time.monotonic() < until
-        time.sleep(0.002)
 
 
 def _written_down(path: Path) -> list[Event]:
@@ -189,9 +182,9 @@ def test_the_host_says_why_it_did_not_take_a_file(tmp_path: Path, monkeypatch: p
         path = str(tmp_path / "host" / "full" / "inbox" / "c.json")
         assert site.refusal(path) == ""
         site.write(path, b"{}")
-        _until(lambda: site.refusal(path) != "")
+        until(lambda: site.refusal(path) != "")
         assert "full" in site.refusal(path)
         (tmp_path / "host" / "full").unlink()
         site.write(path, b"{}")
-        _until(Path(path).exists)
+        until(Path(path).exists)
         assert site.refusal(path) == ""

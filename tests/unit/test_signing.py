@@ -45,7 +45,7 @@ def allowed(key: Path, tmp_path: Path) -> Path:
 
 
 def make_key(path: Path) -> Path:
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True, timeout=60)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True, timeout=900)
     return path
 
 
@@ -92,7 +92,7 @@ def test_a_key_that_is_not_allowed_is_named_as_such(directory: Path, key: Path, 
 
 def test_a_signature_for_another_purpose_is_none(directory: Path, key: Path, allowed: Path) -> None:
     manifest = directory / seal.MANIFEST
-    subprocess.run(["ssh-keygen", "-q", "-Y", "sign", "-f", key, "-n", "file", manifest], check=True, timeout=60)
+    subprocess.run(["ssh-keygen", "-q", "-Y", "sign", "-f", key, "-n", "file", manifest], check=True, timeout=900)
     assert ccbed("verify", directory, "--allowed-signers", allowed)[0] == 2
 
 

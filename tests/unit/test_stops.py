@@ -42,7 +42,7 @@ class Node(ProcessNode):
 
     def does(self, primitive: Primitive) -> None:
         """Perform it, and repeat it until it is observed, as a keeper does: a process stops a moment after its signal."""
-        until = time.monotonic() + 60
+        until = time.monotonic() + 600
         node_primitives.perform(primitive, self)
         while not node_primitives.observe(primitive, self)[0]:
             assert time.monotonic() < until, (primitive, self.processes())

@@ -19,6 +19,8 @@ from orchestrator.collectives.app import estimate
 from orchestrator.model.errors import UsageError
 from orchestrator.store import paths, unpack
 
+from ..patience import until
+
 _MIB = 1024**2
 
 
@@ -120,10 +122,7 @@ def test_nothing_is_left_after_a_kill(tmp_path: Path) -> None:
     assert (bundle / "zeros").stat().st_size == _MIB
     process.send_signal(signal.SIGKILL)
     process.wait()
-    until = time.monotonic() + 30
-    while list(scratch.iterdir()) and time.monotonic() < until:
-        time.sleep(0.01)
-    assert list(scratch.iterdir()) == []
+    until(lambda: not list(scratch.iterdir()))
 
 
 @pytest.mark.slow

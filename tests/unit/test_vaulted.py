@@ -144,7 +144,7 @@ def test_everything_that_a_vault_holds_is_known_but_for_settings_that_are_no_sec
     whole = "vault_station: from-a-file\nccbed_provider: docker\nccbed_nodes: 2\nccbed_env: {TILE: of-the-file}\n"
     lay(tmp_path, {"group_vars/all/vault.yml": whole})
     argv = [str(BIN / "ansible-vault"), "encrypt", "--vault-password-file", str(tmp_path / "pw")]
-    subprocess.run([*argv, str(tmp_path / "group_vars/all/vault.yml")], capture_output=True, check=True, timeout=60)
+    subprocess.run([*argv, str(tmp_path / "group_vars/all/vault.yml")], capture_output=True, check=True, timeout=900)
     inline = encrypt(tmp_path, "in-its-place", "station").replace("\n", "\n      ")
     hosts = f"""
 all:

@@ -29,7 +29,7 @@ sys.exit(main())
 def ccbed(state: Path, *args: str, hidden: str = "torch,matplotlib") -> tuple[int, str, str]:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT, hidden, *args],
-        cwd=ROOT, env={**os.environ, "XDG_STATE_HOME": str(state)}, capture_output=True, text=True, timeout=60, check=False,
+        cwd=ROOT, env={**os.environ, "XDG_STATE_HOME": str(state)}, capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     return done.returncode, done.stdout, done.stderr
 

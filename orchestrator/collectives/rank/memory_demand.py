@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...model import algorithm as model
-from ...model import free_memory, requirements
-from ...model.free_memory import RequiredMemory
+from ...model import requirements
+from ...model.requirements import RequiredMemory
 from ...rank.exchange import case_layout, cases, receive_schedule
 from . import algorithm_choice, measuring, replay_pacing
 
@@ -170,6 +170,6 @@ def _free(rank: int, device: torch.device) -> list[tuple[float, float]]:
         return [(float(rank), float(torch.cuda.mem_get_info(device)[0]))]
     boot, groups = recorder.boot_id(), recorder.read("/proc/self/cgroup")
     container = f"{boot}{groups}{Path('/proc/self/ns/cgroup').readlink()}"
-    known = free_memory.available_on_host(recorder.read), free_memory.available_in_cgroup(recorder.read)
+    known = requirements.available_on_host(recorder.read), requirements.available_in_cgroup(recorder.read)
     free = [math.inf if size is None else float(size) for size in known]
     return [(float(zlib.crc32(owner.encode())), size) for owner, size in zip((boot, container), free, strict=True)]

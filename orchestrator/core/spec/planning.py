@@ -10,11 +10,10 @@ from typing import Any
 from ...model import codec, redaction, vaulted
 from ...model.bed import BedSpec, BedStatus, Machine, NodeSpec
 from ...model.errors import InfrastructureError, UsageError
-from ...model.free_memory import FreeMemory, RequiredMemory
 from ...model.gang import Isolation, WorkDir
 from ...model.plan import Gap, HostClock, Placement, Plan, PlanNode, PluginFile
 from ...model.plugin import BUILT_IN, Catalogue, Plugin
-from ...model.requirements import size_text
+from ...model.requirements import FreeMemory, RequiredMemory, size_text
 from ...model.trial import SHRINK, THEIRS, CheckSpec, Trial
 from ..engine import planned_stop
 from ..verdict import judge

@@ -100,7 +100,8 @@ class LinkServer:
         """Serve until the source ends, the sink is closed, or no request arrives for ``SILENCE_S``."""
         os.set_blocking(sink, False)
         self._send({"hello": {"pid": os.getpid(), "boot": host_facts.boot_id(), "python": list(sys.version_info[:2])}})
-        decoder, next_poll, last_request = frames.Decoder(), 0.0, time.monotonic()
+        decoder, next_poll = frames.Decoder(), 0.0
+        last_request = before = time.monotonic()
         wake = self._wake.fileno()
         inputs = [fd for fd in (source, self._tails.fd, wake) if fd >= 0]
         while True:
@@ -125,6 +126,8 @@ class LinkServer:
             if writable:
                 self._flush(sink)
             self._collect_beats(now)
+            last_request += max(0.0, now - before - SIGN_S)  # this machine stood still: nobody was silent
+            before = now
             if now - last_request > SILENCE_S:
                 return
 

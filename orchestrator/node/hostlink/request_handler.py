@@ -54,9 +54,9 @@ class DriverLock:
         self._fd = fd
 
     def release(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._fd = -1
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 class RequestHandler:

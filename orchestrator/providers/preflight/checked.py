@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping
 
 from ...model.bed import BedSpec, BedStatus
 from ...model.errors import InfrastructureError
-from ...model.free_memory import FreeMemory
 from ...model.frozen import dataclass, field
 from ...model.plan import Gap, HostClock
-from ...model.requirements import Requirement
+from ...model.requirements import FreeMemory, Requirement
 
 #: A peer's name that takes longer to look up delays every start of a gang.
 LOOKUP_S = 0.5

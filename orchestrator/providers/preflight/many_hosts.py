@@ -18,10 +18,10 @@ from . import rules
 from .checked import LOOKUP_S, Checked
 from .rules import Connection, NetworkNamespace, Observations
 
-#: How long one probe may take; a host that takes longer is treated as unreachable.
-PROBE_S = 5.0
+#: How long one probe may take, also on a busy host; a host that takes longer is treated as unreachable. Ports are held for two probes.
+PROBE_S = 30.0
 CONNECT_S = 1.0
-HOLD_S = 10.0
+HOLD_S = 2 * PROBE_S
 #: A clock is read so often; the quickest reading is the most exact.
 CLOCK_TIMES = 5
 #: With more namespaces than this, only connections to the first and to the next one in the ring are tried.

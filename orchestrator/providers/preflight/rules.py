@@ -8,10 +8,9 @@ from typing import Any
 from ...core.bed import container_requests
 from ...model import requirements
 from ...model.bed import BedSpec, BedStatus
-from ...model.free_memory import FreeMemory
 from ...model.frozen import dataclass, field
 from ...model.plan import Gap, HostClock
-from ...model.requirements import Requirement
+from ...model.requirements import FreeMemory, Requirement
 from ...node import preflight_checks
 from .checked import LOOKUP_S, agent, versions
 

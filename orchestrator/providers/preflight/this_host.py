@@ -13,8 +13,7 @@ from typing import Any
 
 from ...model import requirements
 from ...model.bed import BedSpec, BedStatus
-from ...model.free_memory import FreeMemory, available_in_cgroup, available_on_host
-from ...model.requirements import Requirement
+from ...model.requirements import FreeMemory, Requirement, available_in_cgroup, available_on_host
 from ...system.plain_files import read_text
 from .checked import LOOKUP_S, agent, versions
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ...model import free_memory
+from ...model import requirements
 from ...model.events import ProbeFigure
 from ..node_probe import probe_results
 from ..node_probe.probe_results import Fact, Missing, Node, Result
@@ -59,7 +59,7 @@ def _rates(node: Node, device: torch.device, mib: int, name: str, ceiling: float
 
 def _host_mib(node: Node) -> int:
     wanted = min(MOST_MIB, round(CACHES * (cache_mib(node.system) or MOST_MIB / CACHES)))
-    sizes = [free_memory.available_on_host(recorder.read), free_memory.available_in_cgroup(recorder.read)]
+    sizes = [requirements.available_on_host(recorder.read), requirements.available_in_cgroup(recorder.read)]
     available = min((size for size in sizes if size is not None), default=MOST_MIB * SHARE << 20)
     return max(1, min(wanted, available // SHARE >> 20))
 

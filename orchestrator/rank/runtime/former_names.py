@@ -24,6 +24,7 @@ FORMER = {
     "views.clock": "views.event_order",
     "views.faults": "views.fault_stages",
     "views.values": "views.json_values",
+    "model.free_memory": "model.requirements",
     "model.events.checkpoints": "model.events.checkpoint_events",
     "model.events.collectives": "model.events.collective_events",
     "model.events.faults": "model.events.fault_events",

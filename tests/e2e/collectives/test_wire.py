@@ -20,6 +20,7 @@ from orchestrator.providers.event_reader import Follower
 from orchestrator.providers.ssh import ssh_connection
 from orchestrator.providers.ssh.remote_host import RemoteSite
 
+from ...patience import until
 from .. import sshd
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(sshd.lacking()), reason=sshd.lacking())]
@@ -78,13 +79,6 @@ def wired(server: sshd.Sshd, tmp_path: Path) -> Iterator[Wired]:
     yield Wired(server=server, bed=bed, site=site)
     site.close()
     until(lambda: server.sessions() == 0 and not server.children())
-
-
-def until(done: Callable[[], bool], timeout_s: float = LIMIT_S) -> None:
-    end = time.monotonic() + timeout_s
-    while not done():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.002)
 
 
 def cut(wired: Wired) -> None:

@@ -8,8 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +21,18 @@ from orchestrator.nightly.app import night_trials
 from orchestrator.nightly.suite import Night, Suite
 from orchestrator.providers.process.process_provider import ProcessProvider
 
+from ...patience import until
 from ..conftest import Bed, ccbed
 
 pytestmark = pytest.mark.e2e
 
 #: Seconds for a condition that comes within one on an idle machine.
-PATIENCE_S = 90.0
+PATIENCE_S = 600.0
 NIGHT = Night(
     name="n", suite=Suite(name="s", cells=()), bed="local", provider="process", hosts={}, number=0, started="", order=(),
     command="ccbed nightly (test)", ccbed="",
 )  # fmt: skip
 COUNTS = "import pathlib\nwith pathlib.Path({file!r}).open('a') as lines:\n    lines.write('run\\n')\n"
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < until, "the condition does not come"
-        time.sleep(0.02)
 
 
 def script(directory: Path, name: str, text: str) -> Path:
@@ -115,7 +107,7 @@ def test_a_killed_night_is_resumed_and_runs_nothing_twice(bed: Bed, tmp_path: Pa
         env={**os.environ, "XDG_STATE_HOME": str(bed.state.parent)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        wait_for(ready.exists)
+        until(ready.exists)
         (night,) = night_files.nights(tmp_path / "runs")
         for line in (("nightly", file), ("run", str(tmp_path / "first.py"))):
             code, output = bed.ccbed(*line, "--runs-dir", str(tmp_path / "other"))
@@ -165,7 +157,7 @@ def test_a_timer_ends_the_open_nights_of_any_suite_first(bed: Bed, tmp_path: Pat
             command, env={**os.environ, "XDG_STATE_HOME": str(bed.state.parent)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         try:
-            wait_for(ready.exists)
+            until(ready.exists)
         finally:
             process.send_signal(signal.SIGKILL)
             process.wait()
@@ -190,7 +182,7 @@ def test_a_node_that_died_between_trials_is_named_and_brought_up_again(bed: Bed,
     trials = night_trials.NightTrials(session=session, bed=bed.spec, directory=tmp_path, night=NIGHT)
     assert trials.restore() == {}
     os.kill(ProcessProvider(bed.state).observe(bed.spec).node("n3").pid, signal.SIGKILL)
-    wait_for(lambda: ProcessProvider(bed.state).observe(bed.spec).node("n3").state == "dead")
+    until(lambda: ProcessProvider(bed.state).observe(bed.spec).node("n3").state == "dead")
     lost = trials.restore()
     assert list(lost) == ["n3"]
     assert lost["n3"].startswith("was dead")

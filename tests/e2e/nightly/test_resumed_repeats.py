@@ -16,9 +16,10 @@ import pytest
 from orchestrator.nightly import night_files
 from orchestrator.nightly.suite import Row
 
+from ...patience import until
 from ..conftest import Bed
 from ..test_node_probes import QUICK
-from .test_nightly import script, wait_for
+from .test_nightly import script
 
 pytestmark = pytest.mark.e2e
 
@@ -53,7 +54,7 @@ def test_interrupted_repeats_go_on_where_they_ended(bed: Bed, tmp_path: Path, ho
         env={**os.environ, "XDG_STATE_HOME": str(bed.state.parent)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        wait_for(lambda: count.exists() and count.read_text().count("run") == 2)
+        until(lambda: count.exists() and count.read_text().count("run") == 2)
     finally:
         process.send_signal(how)
         process.wait()
@@ -105,12 +106,19 @@ def test_a_killed_sweep_keeps_its_finished_rounds(bed: Bed, tmp_path: Path, mome
         json.dumps({"trial": "gemm", "workload": "node-probe", "params": params, "recovery": {"policy": "none"}})
     )
     line = ("sweep", str(file), "--each-node", "--rounds", "2", "--bed", "local", "--runs-dir", str(runs))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "orchestrator.cli", *line],
-        env={**os.environ, "XDG_STATE_HOME": str(bed.state.parent)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    printed = tmp_path / "printed"
+
+    def is_reached() -> bool:
+        return any(map(MOMENTS[moment], runs.glob("*-sweep-gemm-*")))
+
+    with printed.open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "orchestrator.cli", *line],
+            env={**os.environ, "XDG_STATE_HOME": str(bed.state.parent)}, stdout=log, stderr=subprocess.STDOUT,
+        )  # fmt: skip
     try:
-        wait_for(lambda: any(MOMENTS[moment](directory) for directory in runs.glob("*-sweep-gemm-*")))
+        until(lambda: is_reached() or process.poll() is not None)
+        assert is_reached(), printed.read_text()
     finally:
         process.kill()
         process.wait()

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,8 @@ from orchestrator.providers import archive
 from orchestrator.providers.ssh.remote_host import RemoteSite
 from orchestrator.slurm.reverse_link import credentials, listener, reverse_connection
 from orchestrator.system import plain_files
+
+from ...patience import until
 
 pytestmark = pytest.mark.e2e
 
@@ -57,13 +59,6 @@ class Linked:
     @property
     def token(self) -> str:
         return (self.links / reverse_link.TOKENS / HOST).read_text()
-
-
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < end, "the condition did not hold in time"
-        time.sleep(0.005)
 
 
 @pytest.fixture
@@ -186,7 +181,7 @@ def test_a_step_ends_all_that_it_started() -> None:
         "subprocess.Popen(['sleep', '600'], stdout=subprocess.DEVNULL)\n"
         "reverse_link._end_descendants()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900, check=True)
     detached = processes.find(int(done.stdout))
     assert detached is None or detached.state in processes.EXITED
 
@@ -293,13 +288,13 @@ def test_a_server_with_another_certificate_gets_no_token(links: Path, tmp_path: 
 
 def greet(server: listener.Listener, links: Path, greeting: bytes) -> bytes:
     """The reply to a peer that knows the certificate and sends this; empty if it was disconnected."""
-    sock = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+    sock = socket.create_connection(("127.0.0.1", server.port), timeout=900)
     certificate = (links / reverse_link.CERTIFICATE).read_bytes()
     stream = TlsStream(sock, client_context(certificate))
-    stream.handshake(time.monotonic() + 60)
+    stream.handshake(time.monotonic() + 600)
     try:
         stream.sendall(greeting)
-        return stream.receive_line(1024, time.monotonic() + 60)
+        return stream.receive_line(1024, time.monotonic() + 600)
     except (EOFError, OSError):
         return b""
     finally:
@@ -352,7 +347,7 @@ def test_garbage_and_recorded_bytes_outside_of_tls_are_disconnected(own: listene
     recorded = record_session(own, links)
     assert len(recorded) > 400
     for data in (b"GET / HTTP/1.0\r\n\r\n", secrets.token_bytes(4096), b"", recorded):
-        with socket.create_connection(("127.0.0.1", own.port), timeout=60) as sock:
+        with socket.create_connection(("127.0.0.1", own.port), timeout=900) as sock:
             sock.sendall(data)
             sock.shutdown(socket.SHUT_WR)
             with suppress(ConnectionError):
@@ -398,7 +393,7 @@ def test_a_stream_that_nothing_takes_is_kept(own: listener.Listener, links: Path
     (row,) = reverse_link.read_listeners(links).values()
     stream = reverse_link.connect(row, HOST, reverse_link.read_pinned(links, HOST))
     until(lambda: HOST in own._streams and own._loop.call_soon_threadsafe(own._keep))
-    assert json.loads(stream.receive_line(1024, time.monotonic() + 60)) == {"id": 0, "do": "ping"}
+    assert json.loads(stream.receive_line(1024, time.monotonic() + 600)) == {"id": 0, "do": "ping"}
     stream.close()
 
 
@@ -433,14 +428,14 @@ def test_a_slow_peer_is_disconnected_in_time(
 ) -> None:
     """It sends a byte of a record now and then: at this pace the record would take longer than a minute."""
     monkeypatch.setattr(listener, "GREETING_S", 2.0)
-    with socket.create_connection(("127.0.0.1", own.port), timeout=60) as sock:
+    with socket.create_connection(("127.0.0.1", own.port), timeout=900) as sock:
         stream = TlsStream(sock, client_context((links / reverse_link.CERTIFICATE).read_bytes()))
         record = b"\x16\x03\x01\x40\x00" + bytes(16384)
         if has_handshake:
-            stream.handshake(time.monotonic() + 60)
+            stream.handshake(time.monotonic() + 600)
             stream._tls.write(bytes(16384))
             record = stream._outgoing.read()
-        end = time.monotonic() + 60
+        end = time.monotonic() + 600
         sock.settimeout(pace_s)
         for byte in record:
             assert time.monotonic() < end, "it is still connected"
@@ -472,7 +467,7 @@ def test_old_tls_is_rejected(own: listener.Listener) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.maximum_version = ssl.TLSVersion.TLSv1_2
-    with socket.create_connection(("127.0.0.1", own.port), timeout=60) as sock, pytest.raises((ssl.SSLError, OSError)):
+    with socket.create_connection(("127.0.0.1", own.port), timeout=900) as sock, pytest.raises((ssl.SSLError, OSError)):
         context.wrap_socket(sock)
 
 

@@ -27,6 +27,7 @@ from orchestrator.slurm.slurm_commands import SlurmError
 
 from ...lab import slurm as lab_slurm
 from ...lab.slurm import NODES, Slurm
+from ...patience import until
 
 SOON_S = 300.0
 
@@ -57,13 +58,6 @@ def overtime() -> Iterator[tuple[Slurm, int, float]]:
         began = time.time()
         other.run("scontrol", "update", f"JobId={job_id}", "EndTime=now+1")
         yield other, job_id, began
-
-
-def wait_until(is_reached: Callable[[], bool], limit_s: float = SOON_S) -> None:
-    end = time.monotonic() + limit_s
-    while not is_reached():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def until_shown(lines: list[str]) -> Callable[[], float]:
@@ -229,7 +223,7 @@ def test_a_command_that_is_killed_while_it_waits_leaves_no_job(
         assert states(slurm) == ["PENDING"]
         process.send_signal(number)
         process.wait(SOON_S)
-    wait_until(lambda: not slurm.jobs())
+    until(lambda: not slurm.jobs())
 
 
 def test_the_next_command_names_the_job_of_a_command_that_was_killed(slurm: Slurm, bed: Callable[..., BedSpec]) -> None:
@@ -294,7 +288,7 @@ def test_a_job_that_ends_now_does_not_block_the_next_one(
     monkeypatch.setattr(allocation, "jobs_of", record)
     with slurm.jobs_completing():
         slurm.run("scancel", str(held.job_id))
-        wait_until(lambda: states(slurm) == ["COMPLETING"])
+        until(lambda: states(slurm) == ["COMPLETING"])
         following = allocation.acquire(bed())
         assert kinds == [["completing"]] and slurm.jobs()[following.job_id] == "RUNNING"
     assert allocation.release(bed(), following) and slurm.jobs() == {}
@@ -304,7 +298,7 @@ def test_a_recorded_job_is_cancelled_only_if_it_is_that_of_the_bed(slurm: Slurm,
     """Job ids are used again; `scontrol update` may alter a comment."""
     held = allocation.acquire(bed(nodes=1))
     other = int(slurm.run("sbatch", "--parsable", "--output=/dev/null", "--wrap", "sleep 999"))
-    wait_until(lambda: states(slurm) == ["RUNNING", "RUNNING"])
+    until(lambda: states(slurm) == ["RUNNING", "RUNNING"])
     assert allocation.release(bed(name="second"), replace(held, job_id=other)) == ()
     slurm.run("scontrol", "update", f"JobId={held.job_id}", "Comment=another")
     with pytest.raises(SlurmError, match=rf"job {held.job_id} is not cancelled: its comment \('another'\)"):
@@ -319,7 +313,7 @@ def test_a_job_of_the_user_is_never_taken_for_one_of_ccbed(slurm: Slurm, bed: Ca
     submit = ("sbatch", "--parsable", "--nodes=2", "--output=/dev/null", "--wrap", "sleep 999")
     job_id = int(slurm.run(*submit, "--job-name=ccbed-lab", comment))
     two_lines = int(slurm.run(*submit, "--comment=two\n4711 lines"))
-    wait_until(lambda: states(slurm) == ["RUNNING", "RUNNING"])
+    until(lambda: states(slurm) == ["RUNNING", "RUNNING"])
     held = allocation.adopt(lab, job_id)
     assert not held.is_owned and allocation.release(lab, held) == ()
     assert allocation.adopt(lab, two_lines).job_id == two_lines
@@ -336,7 +330,7 @@ def test_a_job_waits_for_nodes_that_are_drained(slurm: Slurm, bed: Callable[...,
 
 def test_a_job_of_the_user_is_adopted_and_not_cancelled(slurm: Slurm, bed: Callable[..., BedSpec]) -> None:
     job_id = int(slurm.run("sbatch", "--parsable", "--nodes=3", "--output=/dev/null", "--wrap", "sleep 999"))
-    wait_until(lambda: states(slurm) == ["RUNNING"])
+    until(lambda: states(slurm) == ["RUNNING"])
     held = allocation.adopt(bed(nodes=2), job_id)
     assert held.nodes == NODES[:2] and not held.is_owned
     assert allocation.release(bed(), held) == () and states(slurm) == ["RUNNING"]
@@ -376,21 +370,21 @@ def test_ends_of_jobs_are_told_apart(slurm: Slurm, bed: Callable[..., BedSpec]) 
     }
     assert all(state.at is not None and state.at > before for state in ended.values())
     assert allocation.release(bed(name="first"), None)
-    wait_until(lambda: failing not in slurm.jobs())
+    until(lambda: failing not in slurm.jobs())
     assert job_state.read_state(failing, ()).reason == "it ended (NonZeroExitCode)"
     whole = slurm.run(
         "sbatch", "--parsable", "--nodes=2", "--no-requeue", "--output=/dev/null", "--wrap", "sleep 999"
     ).strip()
-    wait_until(lambda: slurm.jobs().get(int(whole)) == "RUNNING")
+    until(lambda: slurm.jobs().get(int(whole)) == "RUNNING")
     slurm.set_node("n1", "down", "died")
-    wait_until(lambda: job_state.read_state(int(whole), ("n1", "n2")).kind != "completing")
+    until(lambda: job_state.read_state(int(whole), ("n1", "n2")).kind != "completing")
     assert job_state.read_state(int(whole), ("n1", "n2")).kind == "node failed"
     requeued = slurm.run(
         "sbatch", "--parsable", "--nodelist=n2", "--requeue", "--output=/dev/null", "--wrap", "sleep 999"
     ).strip()
-    wait_until(lambda: slurm.jobs().get(int(requeued)) == "RUNNING")
+    until(lambda: slurm.jobs().get(int(requeued)) == "RUNNING")
     slurm.run("scontrol", "requeue", requeued)
-    wait_until(lambda: job_state.read_state(int(requeued), ("n2",)).kind != "completing")
+    until(lambda: job_state.read_state(int(requeued), ("n2",)).kind != "completing")
     assert job_state.read_state(int(requeued), ("n2",)).kind == "requeued"
     assert job_state.read_state(4711, ()).kind == "absent"
 
@@ -432,7 +426,7 @@ def test_a_job_that_reached_its_time_limit_says_so(
 ) -> None:
     other, job_id, began = overtime
     monkeypatch.setenv("SLURM_CONF", other.environment["SLURM_CONF"])
-    wait_until(lambda: job_id not in other.jobs())
+    until(lambda: job_id not in other.jobs())
     state = job_state.read_state(job_id, ("n1", "n2"))
     assert (state.kind, state.reason) == ("timed out", "it reached its time limit")
     assert state.at is not None and int(began) <= state.at <= time.time()

@@ -9,8 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from orchestrator.store import bundle
 from orchestrator.views.training.worker_returns import worker_returns
 
 from ...lab.slurm import Slurm
+from ...patience import until
 
 pytestmark = pytest.mark.e2e
 
@@ -110,13 +110,6 @@ def processes_of(tag: str, home: Path) -> list[int]:
         if is_tagged and bytes(home) in environment + line:
             own.append(int(folder.name))
     return own
-
-
-def until(condition: Callable[[], object], limit_s: float = LIMIT_S) -> None:
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end, "the condition did not hold in time"
-        time.sleep(0.05)
 
 
 def test_a_kept_bed_is_one_job_and_a_second_up_changes_nothing(kept: User) -> None:

@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from ...lab.slurm import Slurm
-from .test_slurm_bed import LIMIT_S, User, until
+from ...patience import until
+from .test_slurm_bed import LIMIT_S, User
 
 pytestmark = pytest.mark.e2e
 

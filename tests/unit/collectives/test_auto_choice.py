@@ -185,7 +185,7 @@ def test_ranks_that_would_choose_otherwise_take_what_rank_0_chose(tmp_path: Path
         )
         for rank in range(2)
     ]
-    printed = [process.communicate(timeout=60)[0].splitlines() for process in ranks]
+    printed = [process.communicate(timeout=900)[0].splitlines() for process in ranks]
     assert [process.returncode for process in ranks] == [0, 0]
     (measured, expected, control), (other_measured, other_expected, other_control) = (
         [line.split() for line in lines] for lines in printed

@@ -9,7 +9,7 @@ from orchestrator import plugins
 from orchestrator.collectives.rank import algorithm_choice, memory_demand
 from orchestrator.core.spec import parse_trial
 from orchestrator.model.errors import UsageError
-from orchestrator.model.free_memory import FreeMemory, available_in_cgroup, available_on_host
+from orchestrator.model.requirements import FreeMemory, available_in_cgroup, available_on_host
 from orchestrator.model.trial import Trial
 from orchestrator.rank.exchange import cases, receive_schedule, step_tensors
 

@@ -170,7 +170,7 @@ def test_two_controllers_index_the_same_runs_at_once(archive: Archive, empty_url
     argv = [sys.executable, "-c", _CONTROLLER, str(archive.directory), str(state), empty_url]
     controllers = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     for controller in controllers:
-        output, _ = controller.communicate(timeout=120)
+        output, _ = controller.communicate(timeout=900)
         assert controller.returncode == 0
         assert output.splitlines() == [repr(expected)] * 3
     with opened(archive, empty_url) as runs:
@@ -199,7 +199,7 @@ def test_a_writer_that_waits_too_long_is_one_error(archive: Archive, monkeypatch
             with pytest.raises(InfrastructureError, match="another process has written the index"):
                 runs.refresh()
             holder.stdin.close()
-            holder.wait(timeout=60)
+            holder.wait(timeout=900)
             runs.refresh()
             assert len(values(runs)) == 2
 

@@ -19,6 +19,7 @@ from orchestrator.nightly import notify as module
 from orchestrator.nightly.notify import describe, notify
 from orchestrator.nightly.reports.night_report import NightReport
 
+from ...patience import until
 from . import synthetic_nights
 
 SECRET = "T0K3Nsecret"
@@ -170,7 +171,7 @@ def test_a_server_that_never_ends_its_response_is_left_at_the_deadline(
     begin = time.monotonic()
     sent = send(server.url, tmp_path, deadline_s=0.3)
     assert (is_delivered(sent), "no response within 0.3 s" in sent) == (False, True)
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 300
 
 
 def test_nothing_of_a_url_but_its_host_is_printed(serve: Callable[..., Server], tmp_path: Path) -> None:
@@ -244,10 +245,7 @@ def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> Non
         if (tmp_path / "child").exists() and (tmp_path / "child").read_text().strip():
             break
     child = Path("/proc") / (tmp_path / "child").read_text().strip() / "stat"
-    until = time.monotonic() + 60
-    while child.exists() and child.read_text().rpartition(")")[2].split()[0] != "Z":
-        assert time.monotonic() < until, "the child lives"
-        time.sleep(0.01)
+    until(lambda: not child.exists() or child.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
 @pytest.mark.parametrize(

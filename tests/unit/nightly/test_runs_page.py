@@ -161,7 +161,7 @@ def test_filters_sorting_and_paging_in_a_browser(tmp_path: Path) -> None:
     done = subprocess.run(
         [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/chromium", "--dump-dom",
          f"file://{tmp_path}/index.html"],
-        capture_output=True, text=True, timeout=300, check=False,
+        capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     result = re.search(r"<title>RESULT(.*?)END</title>", done.stdout)
     assert result, done.stderr[-2000:]

@@ -60,7 +60,7 @@ def test_without_ccbed_the_calls_do_nothing_and_wrong_values_are_errors(tmp_path
     text = OWN_LOOP + "\ntry:\n    ccbed_events.step(-1)\nexcept ValueError as error:\n    print(error)\n"
     done = subprocess.run(
         [sys.executable, "-c", text], cwd=tmp_path, env={**env, "PYTHONPATH": str(MODULES)},
-        capture_output=True, text=True, timeout=300, check=False,
+        capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "a step must be 0 to 10,000,000 (got -1)\n"), done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["state.txt"]

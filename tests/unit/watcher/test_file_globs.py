@@ -53,7 +53,7 @@ def is_watched(watcher: file_globs.GlobWatcher, folder: Path) -> bool:
 
 def report(watcher: file_globs.GlobWatcher, is_reported: Callable[[], bool]) -> None:
     """Let the watcher read its events until the condition holds."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while not is_reported() and time.monotonic() < deadline:
         watcher.wait(0.05)
     assert is_reported()

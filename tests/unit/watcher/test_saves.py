@@ -71,7 +71,7 @@ def test_a_large_file_is_hashed_after_the_load_and_only_as_it_was_read(
     release = threading.Event()
 
     def wait() -> None:
-        release.wait(30)
+        release.wait(600)
 
     saves.hashes.submit(wait)
     torch.load(path)

@@ -65,7 +65,7 @@ def _fork_rank(folder: Path, rank: int, world: int, body: Callable[[], None]) ->
 def _wait_for_all(folder: Path, rank: int, world: int) -> None:
     """Without connections: of a barrier a rank may leave first, and end those in which the others still wait."""
     (folder / f"done-{rank}").touch()
-    until = time.monotonic() + 120
+    until = time.monotonic() + 600
     while len(list(folder.glob("done-*"))) < world:
         assert time.monotonic() < until, "another rank has failed"
         time.sleep(0.01)

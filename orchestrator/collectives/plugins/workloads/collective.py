@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ....model.free_memory import RequiredMemory
 from ....model.frozen import dataclass, replace
+from ....model.requirements import RequiredMemory
 from ....rank.exchange import cases, sizes
 from ...rank import algorithm_choice, measuring, memory_demand, mpi_names
 
