@@ -24,10 +24,7 @@ UNINTERRUPTIBLE = "D"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One process. ``start`` is field 22 of /proc/<pid>/stat (clock ticks since boot): with the pid it is an identity.
-
-    ``terminal``: the device number of its controlling terminal, 0 without one.
-    """
+    """One process. ``start`` is field 22 of /proc/<pid>/stat (clock ticks since boot): with the pid it is an identity."""
 
     pid: int
     ppid: int
@@ -35,7 +32,6 @@ class Process:
     start: int
     state: str
     tag: str = ""
-    terminal: int = 0
 
 
 def parse_stat(text: bytes) -> Process:
@@ -45,7 +41,6 @@ def parse_stat(text: bytes) -> Process:
         state=fields[0].decode(),
         ppid=int(fields[1]),
         session=int(fields[3]),
-        terminal=int(fields[4]),
         start=int(fields[19]),
     )
 
