@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from orchestrator.model.act import Primitive
+from orchestrator.node.files import label
 from orchestrator.node.keeper import container_node, host_primitives, node_primitives, primitive_runner
 from orchestrator.node.keeper.node_protocol import Unsupported
 from orchestrator.node.oslayer import cgroups, namespaces, processes
@@ -136,6 +137,19 @@ def test_a_file_outside_of_the_node_is_refused_before_anything_is_done(node: Any
     (node.directory / "link").symlink_to("/tmp/fill")
     with pytest.raises(Unsupported, match="is not in the directory of n2"):
         node_primitives.check_supported([file("present", path, text="x")], node)
+
+
+@pytest.mark.parametrize(("record", "why"), [("", ", and had not imported torch"), ("watch-r2-7.jsonl", "")])
+def test_a_rank_that_has_ended_is_not_waited_for(node: Any, record: str, why: str) -> None:
+    (node.directory / "out").mkdir()
+    (node.directory / label.RANKS).write_text('{"ranks": {"2": [1, 1]}, "out": "out"}')
+    if record:
+        (node.directory / "out" / record).touch()
+    flip, results = Primitive(kind="inside", args={"do": "flip", "local_rank": 0}), []  # type: ignore[var-annotated]
+    loop = Loop()
+    loop.start(results_of(primitive_runner.observe_until([flip], [], node, 3600, lambda: True), results))
+    until(loop, lambda: results)
+    assert results == [(False, {"rank": 2, "problem": f"rank 2 ended before it did it{why}"})]
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------

@@ -198,14 +198,16 @@ def _inside(args: Arguments, node: Node) -> dict[str, Any]:
 
 
 def _observe_inside(args: Arguments, node: Node) -> Observed:
-    """Has the rank answered that it has done it? A rank that cannot do it names the problem."""
-    numbers = _ranks_with_orders(args, node)
+    """Has the rank answered that it has done it? A rank that cannot do it names the problem, and one that has ended never will."""
+    numbers, out = _ranks_with_orders(args, node), rank_directory(node.directory)
     if not numbers:
         return False, {"state": "gone"}
-    answers = [
-        item for item in inbox.read_answers(rank_directory(node.directory), numbers[0]) if item.get("act") == dict(args)
-    ]
+    is_gone = node.rank(numbers[0]) is None
+    answers = [item for item in inbox.read_answers(out, numbers[0]) if item.get("act") == dict(args)]
     evidence = {name: value for item in answers for name, value in item.items() if name != "act"}
+    if is_gone and not answers:
+        why = "" if any(out.glob(f"watch-r{numbers[0]}-*")) else ", and had not imported torch"
+        evidence = {"problem": f"rank {numbers[0]} ended before it did it{why}"}
     return bool(answers) and "problem" not in evidence, {"rank": numbers[0], **evidence}
 
 
