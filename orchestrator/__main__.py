@@ -47,7 +47,7 @@ def _begin() -> str:
     state, chain = os.environ.get("XDG_STATE_HOME", ""), host_facts.ancestors()
     state = state if os.path.isabs(state) else os.path.expanduser("~/.local/state")  # noqa: PTH111, PTH117
     file = f"{state}/ccbed/announced/{chain[0]}.json"
-    with suppress(OSError), open(file, "x", opener=lambda path, flags: os.open(path, flags, 0o600)) as mark:  # noqa: PTH123
+    with suppress(OSError), open(file, "x", opener=lambda path, flags: os.open(path, flags, 0o600)) as mark:
         mark.write(" ".join((host_facts.boot_id(), *chain)))
     return file
 

@@ -185,7 +185,8 @@ def current_shell(environment: Mapping[str, str]) -> Shell:
     caller = f"{environment.get('SLURM_SUBMIT_HOST')} {environment.get('SLURM_SUBMIT_DIR')} {terminal}"
     callers = (job, caller) if job else ()
     places = (f"{socket.gethostname()} {directory} {terminal}", *callers)
-    return Shell(boot=host_facts.boot_id(), ancestors=host_facts.ancestors()[1:], ci=values(_CI_JOB), callers=callers, places=places)
+    ancestors = host_facts.ancestors()[1:]
+    return Shell(boot=host_facts.boot_id(), ancestors=ancestors, ci=values(_CI_JOB), callers=callers, places=places)
 
 
 def _clear(state: Path, shell: Shell) -> None:

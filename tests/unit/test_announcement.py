@@ -214,7 +214,7 @@ def test_a_run_that_is_killed_while_ccbed_is_loaded_is_not_answered_by_the_one_b
         subprocess.run(line, env=environment, cwd=Path(__file__).parents[2], stderr=subprocess.DEVNULL)
         item = announcement.last(state, announcement.current_shell(os.environ))
         assert item and item.has_run is not killed
-    assert "ccbed run: it was killed before its run began" in str(item.why_no_run())
+    assert item and "ccbed run: it was killed before its run began" in str(item.why_no_run())
     made_by = announcement.current_shell(os.environ)
     assert announcement.last(state, replace(made_by, ci="J=1")) == item
 
@@ -224,7 +224,9 @@ def test_a_line_that_begins_no_run_leaves_no_file(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     for line in (("run", "--help"), ("logs", "run"), ("run", "nothing")):
         environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
-        subprocess.run([sys.executable, "-m", "orchestrator", *line], env=environment, cwd=tmp_path, capture_output=True)
+        subprocess.run(
+            [sys.executable, "-m", "orchestrator", *line], env=environment, cwd=tmp_path, capture_output=True
+        )
         assert len(list(folder.iterdir())) == (line == ("run", "nothing"))
 
 

@@ -100,7 +100,8 @@ def observe_until(
         is_reached = bool(observations) and all(holds for holds, _ in observations)
         if not is_reached and not is_in_force():
             return False, {"overtaken": "healed before it was verified"}
-        is_refused = any("problem" in evidence for item, (_, evidence) in zip(primitives, observations) if item.kind == "inside")
+        pairs = zip(primitives, observations, strict=True)
+        is_refused = any(item.kind == "inside" and "problem" in evidence for item, (_, evidence) in pairs)
         if is_reached or is_refused or time.monotonic() > until:
             return is_reached, merged(observations)
         for primitive in repeated:

@@ -237,12 +237,7 @@ def _with_tag(process: Process) -> Process:
     if not tag:
         return process
     return Process(
-        pid=process.pid,
-        ppid=process.ppid,
-        session=process.session,
-        start=process.start,
-        state=process.state,
-        tag=tag,
+        pid=process.pid, ppid=process.ppid, session=process.session, start=process.start, state=process.state, tag=tag
     )
 
 
