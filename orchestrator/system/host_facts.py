@@ -32,14 +32,14 @@ def ancestors() -> tuple[str, ...]:
     session of its own, as under setsid, this process still has its caller.
     """
     pid, start, ppid, session, _ = _process(os.getpid())
-    found, is_leader = [f"{pid}:{start}"], pid == session
+    chain, is_leader = [f"{pid}:{start}"], pid == session
     with suppress(OSError):  # the first process has no parent
         while parent := _process(ppid):
             if parent[3] != session and not parent[4] and not (is_leader and parent[2] > 1):
                 break
             is_leader, (pid, start, ppid, session, _) = False, parent
-            found.append(f"{pid}:{start}")
-    return tuple(found)
+            chain.append(f"{pid}:{start}")
+    return tuple(chain)
 
 
 def _process(pid: int) -> tuple[int, int, int, int, int]:
