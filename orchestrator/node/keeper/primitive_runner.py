@@ -23,6 +23,8 @@ HOST_POLL_S = 0.1
 PAUSE_S, DOUBT_S = 0.5, 0.05
 #: A state that does not hold for so long, on processes that live, has ended: processes that are being killed end earlier.
 BROKEN_S = 2.0
+#: The same of a limit that the kernel shows: a process that is being killed keeps its cgroup to its end.
+UNLIMITED_S = 0.5
 #: CPU time beyond what a state allows that proves that it was lifted between two observations: more than one long system call
 #: takes, which the kernel does not interrupt; and what each process may add by the ticks of its clocks. In seconds.
 LIFTED_S, TICKS_S = 0.5, 0.02
@@ -162,7 +164,8 @@ class FaultWatch:
         living, now = self._living(), time.monotonic()
         holds, evidence = self._observe(living)
         self._broken_since = (self._broken_since or now) if living and holds is False else None
-        if self._broken_since is not None and now - self._broken_since >= BROKEN_S:
+        limit_s = UNLIMITED_S if "cpu_percent" in evidence else BROKEN_S
+        if self._broken_since is not None and now - self._broken_since >= limit_s:
             self._broken = evidence
         is_over = not living or self._broken is not None
         pause_s = PAUSE_S if holds else DOUBT_S
