@@ -187,8 +187,7 @@ def _observe_inside(args: Arguments, node: Node) -> Observed:
     answers = [item for item in inbox.read_answers(out, numbers[0]) if item.get("act") == dict(args)]
     evidence = {name: value for item in answers for name, value in item.items() if name != "act"}
     if is_gone and not answers:
-        why = "" if any(out.glob(f"watch-r{numbers[0]}-*")) else ", and had not imported torch"
-        evidence = {"problem": f"rank {numbers[0]} ended before it did it{why}"}
+        evidence = {"problem": f"rank {numbers[0]} ended first; it does so in a step of an optimizer of torch, or in a save"}
     return bool(answers) and "problem" not in evidence, {"rank": numbers[0], **evidence}
 
 
