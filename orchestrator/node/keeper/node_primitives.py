@@ -187,7 +187,9 @@ def _observe_inside(args: Arguments, node: Node) -> Observed:
     answers = [item for item in inbox.read_answers(out, numbers[0]) if item.get("act") == dict(args)]
     evidence = {name: value for item in answers for name, value in item.items() if name != "act"}
     if is_gone and not answers:
-        evidence = {"problem": f"rank {numbers[0]} ended first; it does so in a step of an optimizer of torch, or in a save"}
+        evidence = {
+            "problem": f"rank {numbers[0]} ended first; it does so in a step of an optimizer of torch, or in a save"
+        }
     return bool(answers) and "problem" not in evidence, {"rank": numbers[0], **evidence}
 
 
