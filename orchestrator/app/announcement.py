@@ -33,7 +33,7 @@ _KEPT_S = 30 * 86400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shell:
-    """``ancestors`` of a process, nearest first, each ``pid:start``. ``ci``: the job of a CI system, else empty.
+    """``ancestors`` of a process, nearest first, each ``pid:start``. ``ci``: the job of a CI system, else empty; None: not known.
 
     ``callers``: Slurm's job, and where `srun` was called, of a process that may be no descendant of its shell. ``places``:
     those, and this place.
@@ -41,18 +41,18 @@ class Shell:
 
     boot: str
     ancestors: tuple[str, ...] = ()
-    ci: str = ""
+    ci: str | None = ""
     callers: tuple[str, ...] = ()
     places: tuple[str, ...] = ()
 
     def distance(self, other: Shell) -> int | None:
         """How far up the first common ancestor of the two is; None if they are different shells."""
         common = [position for position, process in enumerate(self.ancestors) if process in other.ancestors]
-        if self.ci != other.ci:
+        if other.ci not in (self.ci, None):
             return None
         if common and self.boot == other.boot:
             return common[0]
-        return 0 if self.ci or set(self.places) & set(other.callers) else None
+        return 0 if other.ci or set(self.places) & set(other.callers) else None
 
     def is_alive(self, *, without: Shell) -> bool:
         """Whether an ancestor that ``without`` lacks still runs."""
@@ -107,16 +107,17 @@ class Announcement:
 class Announcer:
     """Announces a `ccbed run`, and with that clears what earlier ones of the same shell announced.
 
-    It does so before most of ccbed is loaded: a process that is killed earlier leaves the announcement of another run.
+    It replaces the file that ``__main__`` writes before ccbed is loaded, which says no more than that this process began.
     """
 
     def __init__(self, state: Path, arguments: tuple[str, ...]) -> None:
-        shell, process = current_shell(os.environ), f"{os.getpid()}:{processes.start_time(os.getpid())}"
+        shell, process = current_shell(os.environ), host_facts.ancestors()[0]
         self._content = Announcement(at=time.time(), process=process, shell=shell, command="ccbed run")
         inherited = os.environ.pop(INHERITED, "")
         self.file = Path(inherited or state / FOLDER / f"{process}.json")
         if inherited:
             self._content = _parse(self.file) or self._content
+            (state / FOLDER / f"{process}.json").unlink(missing_ok=True)
         else:
             _clear(state, shell)
         self._write(process=process)
@@ -184,24 +185,8 @@ def current_shell(environment: Mapping[str, str]) -> Shell:
     caller = f"{environment.get('SLURM_SUBMIT_HOST')} {environment.get('SLURM_SUBMIT_DIR')} {terminal}"
     callers = (job, caller) if job else ()
     places = (f"{socket.gethostname()} {directory} {terminal}", *callers)
-    return Shell(boot=host_facts.boot_id(), ancestors=_ancestors(), ci=values(_CI_JOB), callers=callers, places=places)
-
-
-def _ancestors() -> tuple[str, ...]:
-    """The ancestors of this process up to what starts other shells too: a daemon, or the program of a terminal.
-
-    That is a process of another session without a terminal. sudo with a terminal of its own has its caller's as well. In a
-    session of its own, as under setsid, this process still has its caller.
-    """
-    own = child = processes.find(os.getpid())
-    ancestors: list[str] = []
-    while child and (parent := processes.find(child.ppid)):
-        is_leader = child is own and child.pid == child.session and parent.ppid > 1
-        if parent.session != child.session and not parent.terminal and not is_leader:
-            break
-        ancestors.append(f"{parent.pid}:{parent.start}")
-        child = parent
-    return tuple(ancestors)
+    ancestors = host_facts.ancestors()[1:]
+    return Shell(boot=host_facts.boot_id(), ancestors=ancestors, ci=values(_CI_JOB), callers=callers, places=places)
 
 
 def _clear(state: Path, shell: Shell) -> None:
@@ -221,7 +206,12 @@ def _read(state: Path) -> Iterator[tuple[Path, Announcement]]:
 
 def _parse(file: Path) -> Announcement | None:
     with suppress(OSError, ValueError, TypeError, KeyError):
-        content = json.loads(file.read_bytes())
+        text = file.read_text()
+        if not text.startswith("{"):
+            boot, process, *ancestors = text.split()
+            shell = Shell(boot=boot, ancestors=tuple(ancestors), ci=None)
+            return Announcement(at=file.stat().st_mtime, process=process, shell=shell, command="ccbed run")
+        content = json.loads(text)
         return Announcement(**{**content, "shell": Shell(**content["shell"])})
     return None
 

@@ -152,11 +152,7 @@ def absolute_paths(source: Source, workload_values: Mapping[str, str]) -> list[t
     given = {**source.params, **workload_values}
     if not source.is_script or not (given.get("file") or given.get("module")):
         return []
-    paths_by_name = {
-        "file": script_path(source),
-        "root": given.get("root"),
-        "cwd": given.get("cwd") or ".",
-    }
+    paths_by_name = {"file": script_path(source), "root": given.get("root"), "cwd": given.get("cwd") or "."}
     return [
         trial_draft.Override(
             path=("params", name),

@@ -47,11 +47,7 @@ def check(run: Run, params: Params) -> Verdict:
 
 
 def _resized(
-    run: Run,
-    twin: Twin,
-    losses: Mapping[str, Mapping[str, str]],
-    doubts: list[views.Finding],
-    changes: training.Sizes,
+    run: Run, twin: Twin, losses: Mapping[str, Mapping[str, str]], doubts: list[views.Finding], changes: training.Sizes
 ) -> Verdict:
     """Only the steps before the first change have the bits of the twin: later sums are over another number of ranks."""
     until, ranks = changes[0]

@@ -132,7 +132,8 @@ def _chain(trace: views.FaultTrace) -> Iterator[views.Finding]:
     last: Event | None = None
     for name, event in chain:
         if event is None:
-            yield views.finding(f"{UNPROVED}: {trace.plan.id} has no {name}", last)
+            failed = next((item.data.reason for act in trace.acts for item in act.outcomes if item.type == "fail"), "")
+            yield views.finding(f"{UNPROVED}: {trace.plan.id} has no {name}{failed and f' ({failed})'}", last)
             return
         if last is not None and event.seq < last.seq:
             yield views.finding(f"{UNPROVED}: {name} of {trace.plan.id} comes before {last.f}", event, last)

@@ -38,6 +38,7 @@ def _without_end(run: Run) -> Iterator[views.Finding]:
     """Ranks that the watcher saw: those that an error ended, or that did not end as Python ends, after other steps than their peers.
 
     A process records a step when the next one begins. So one without an end may have done one more than its peers with an end know.
+    Where all end so after one step, the reference run shows whether that is the job's end: other checks compare its steps.
     """
     attempts = training.attempts(run)
     ranks = tuple(attempts[-1].ranks.values()) if attempts else ()
@@ -52,6 +53,9 @@ def _without_end(run: Run) -> Iterator[views.Finding]:
     if not silent or any(process.is_claimed for process in ranks):
         return
     unknown = len(silent) < len(ranks)
+    if not unknown and run.twin is None and {process.last for process in ranks} == {ranks[0].last} != {0}:
+        text = f"no rank wrote the end of its record after step {ranks[0].last}, as where os._exit hides an error"
+        yield views.finding(f"{text}; --reference shows whether the job ends so")
     least = min(ranks, key=lambda process: process.last + (unknown and process.end is None))
     most = max(ranks, key=lambda process: process.last)
     if least.last + (unknown and least.end is None) < most.last:

@@ -129,9 +129,11 @@ def _reader_watched() -> Iterator[None]:
         raise _ReaderGoneError from error
 
 
-def main() -> int:
-    """Run the command line of this process; its exit code."""
+def main(begun: str = "") -> int:
+    """Run the command line of this process; its exit code. ``begun``: the file that says so, if it may begin a run."""
     _prepare_streams()
+    if begun and not _begins_run(sys.argv[1:]):
+        Path(begun).unlink(missing_ok=True)
     return run(sys.argv[1:])
 
 

@@ -1,4 +1,4 @@
-"""Facts of the host that this process runs on: boot id, machine id, interfaces, routes."""
+"""Facts of the host that this process runs on: boot id, machine id, its shell, interfaces, routes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import fcntl
 import os
 import socket
 import struct
+from contextlib import suppress
 from pathlib import Path
 
 _SIOCGIFADDR = 0x8915
@@ -22,6 +23,29 @@ def machine_id() -> str:
         return Path("/etc/machine-id").read_text().strip()
     except OSError:
         return ""
+
+
+def ancestors() -> tuple[str, ...]:
+    """This process and its ancestors, each ``pid:start``, up to what starts other shells too: a daemon, or a terminal's program.
+
+    That is a process of another session without a terminal. sudo with a terminal of its own has its caller's as well. In a
+    session of its own, as under setsid, this process still has its caller.
+    """
+    pid, start, ppid, session, _ = _process(os.getpid())
+    chain, is_leader = [f"{pid}:{start}"], pid == session
+    with suppress(OSError):  # the first process has no parent
+        while parent := _process(ppid):
+            if parent[3] != session and not parent[4] and not (is_leader and parent[2] > 1):
+                break
+            is_leader, (pid, start, ppid, session, _) = False, parent
+            chain.append(f"{pid}:{start}")
+    return tuple(chain)
+
+
+def _process(pid: int) -> tuple[int, int, int, int, int]:
+    """Its pid, start time, parent, session and terminal (0: none). Raises OSError."""
+    fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    return pid, int(fields[19]), int(fields[1]), int(fields[3]), int(fields[4])
 
 
 def directory_identity(path: str) -> str:

@@ -28,14 +28,7 @@ from .gangs import (
     start_name,
 )
 from .json_values import flat, listing, mapping, number, whole
-from .lineage import (
-    batch_losses,
-    chosen_checkpoints,
-    committed_checkpoints,
-    is_kept,
-    kept_steps,
-    resume_steps,
-)
+from .lineage import batch_losses, chosen_checkpoints, committed_checkpoints, is_kept, kept_steps, resume_steps
 from .order import disorder
 from .overview import RunView, bed_end, counts_steps, ending, is_collective, part_of_collectives, view
 from .progress import Growth, Reduced, caught_up, goodput, growths, lost_steps, omitted_steps, reduced

@@ -203,6 +203,33 @@ def test_an_interrupted_preparation_and_one_that_was_killed_leave_nothing_to_res
     assert f"it was killed before its run {ccbed.launched[-1].run} began" in ccbed.err
 
 
+def test_a_run_that_is_killed_while_ccbed_is_loaded_is_not_answered_by_the_one_before(ccbed: Desk) -> None:
+    assert ccbed("run", "dp-ring") == 130
+    kill = "import sys, os; sys.modules['orchestrator.cli'] = None; from orchestrator import __main__ as m"
+    code = f"{kill}; m.os._exit = lambda code: os.kill(os.getpid(), 9); m.main()"
+    state = Path(shutil.copytree(ccbed.root / "state", ccbed.root / "home/ccbed"))
+    for verb, killed in (("status", False), ("run", True)):
+        environment = {**os.environ, "XDG_STATE_HOME": str(state.parent)}
+        line = [sys.executable, "-c", code, verb, "dp-ring"]
+        subprocess.run(line, env=environment, cwd=Path(__file__).parents[2], stderr=subprocess.DEVNULL)
+        item = announcement.last(state, announcement.current_shell(os.environ))
+        assert item and item.has_run is not killed
+    assert item and "ccbed run: it was killed before its run began" in str(item.why_no_run())
+    made_by = announcement.current_shell(os.environ)
+    assert announcement.last(state, replace(made_by, ci="J=1")) == item
+
+
+def test_a_line_that_begins_no_run_leaves_no_file(tmp_path: Path) -> None:
+    folder = tmp_path / "ccbed" / announcement.FOLDER
+    folder.mkdir(parents=True)
+    for line in (("run", "--help"), ("logs", "run"), ("run", "nothing")):
+        environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
+        subprocess.run(
+            [sys.executable, "-m", "orchestrator", *line], env=environment, cwd=tmp_path, capture_output=True
+        )
+        assert len(list(folder.iterdir())) == (line == ("run", "nothing"))
+
+
 def test_in_a_directory_that_was_removed_the_shell_is_known(ccbed: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ccbed("run", "dp-rin") == 3
     (gone := ccbed.root / "gone").mkdir()

@@ -32,8 +32,8 @@ class StoppableNode(Node):
 
     name, directory = "n2", Path("/nowhere")
 
-    def __init__(self, pid: int) -> None:
-        self._pid, self._stops = pid, Stops()
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process, self._pid, self._stops = process, process.pid, Stops()
         self.is_free = False
 
     def processes(self) -> list[Process]:  # type: ignore[override]
@@ -56,7 +56,7 @@ class StoppableNode(Node):
         return self._stops.are_held(self.processes(), on)
 
     def is_limited(self, amounts: object, on: bool) -> tuple[bool, dict[str, Any]]:
-        return not self.is_free, {"limited": not self.is_free}
+        return not self.is_free, {"cpu_percent": {str(self._pid): None if self.is_free else 1.0}}
 
     def limit(self, amounts: object, on: bool) -> dict[str, Any]:
         return {}
@@ -68,8 +68,8 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[StoppableNode]:
         monkeypatch.setattr(primitive_runner, name, seconds)
     monkeypatch.setattr(node_primitives, "rank_numbers", lambda directory: [2])
     monkeypatch.setattr(node_primitives, "is_launched", lambda directory: False)
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    yield StoppableNode(process.pid)
+    process = subprocess.Popen([sys.executable, "-c", "input()\nwhile True: pass"], stdin=subprocess.PIPE)
+    yield StoppableNode(process)
     process.kill()
     process.communicate()
 
@@ -91,7 +91,8 @@ OVER: Until = lambda watch: watch._timer is None  # noqa: E731
 def _watched(node: StoppableNode, kind: str, meanwhile: Callable[[StoppableNode], object], until: Until) -> FaultLasted:
     """What the watch reports of a fault: ``meanwhile`` happens after its proof."""
     module = CATALOGUE.faults[kind].module
-    act = module.plan(module.Params(), Target(node="n2", rank=2), HOST)
+    params = {"cpu_percent": 1} if kind == "slow-node" else {}
+    act = module.plan(module.Params(**params), Target(node="n2", rank=2), HOST)
     for primitive in act.inject:
         node_primitives.perform(primitive, node)  # type: ignore[arg-type]
     if kind != "slow-node":
@@ -108,6 +109,22 @@ def _watched(node: StoppableNode, kind: str, meanwhile: Callable[[StoppableNode]
 def _continue(node: StoppableNode) -> None:
     os.kill(node._pid, signal.SIGCONT)
     _state(node, "!T")
+
+
+def _lift(node: StoppableNode) -> None:
+    """For a moment that no observation sees."""
+    used_s = processes.cpu_s(node._pid)
+    assert node.process.stdin
+    node.process.stdin.write(b"\n")  # it computes from now on
+    node.process.stdin.flush()
+    if was_stopped := node.processes()[0].state == "T":
+        _continue(node)
+    end = time.monotonic() + 60
+    while processes.cpu_s(node._pid) - used_s < 0.7:
+        assert time.monotonic() < end
+    if was_stopped:
+        os.kill(node._pid, signal.SIGSTOP)
+        _state(node, "T")
 
 
 def _release(node: StoppableNode) -> None:
@@ -134,6 +151,19 @@ def test_a_fault_that_is_undone_from_outside_did_not(
 ) -> None:
     """Also if it is undone just before its healing."""
     assert _watched(node, kind, undo, until).held is False
+
+
+def test_a_limit_is_not_lifted_for_as_long_as_a_killed_process_needs(
+    node: StoppableNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(primitive_runner, "BROKEN_S", 3600.0)
+    assert _watched(node, "slow-node", _release, BROKEN).held is False
+
+
+@pytest.mark.parametrize("kind", ["pause-node", "hang-rank", "slow-node"])
+def test_a_fault_that_is_lifted_between_two_observations_shows_by_the_cpu_time(kind: str, node: StoppableNode) -> None:
+    lasted = _watched(node, kind, _lift, AT_ONCE)
+    assert lasted.held is False and lasted.evidence["cpu_s_beyond_the_fault"] > 0.5
 
 
 @pytest.mark.parametrize("kind", ["pause-node", "hang-rank", "slow-node"])

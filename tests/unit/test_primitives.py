@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from orchestrator.model.act import Primitive
+from orchestrator.node.files import label
 from orchestrator.node.keeper import container_node, host_primitives, node_primitives, primitive_runner
 from orchestrator.node.keeper.node_protocol import Unsupported
 from orchestrator.node.oslayer import cgroups, namespaces, processes
@@ -136,6 +137,16 @@ def test_a_file_outside_of_the_node_is_refused_before_anything_is_done(node: Any
     (node.directory / "link").symlink_to("/tmp/fill")
     with pytest.raises(Unsupported, match="is not in the directory of n2"):
         node_primitives.check_supported([file("present", path, text="x")], node)
+
+
+def test_a_rank_that_has_ended_is_not_waited_for(node: Any) -> None:
+    (node.directory / label.RANKS).write_text('{"ranks": {"2": [1, 1]}}')
+    flip, results = Primitive(kind="inside", args={"do": "flip", "local_rank": 0}), list[Any]()
+    loop = Loop()
+    loop.start(results_of(primitive_runner.observe_until([flip], [], node, 3600, lambda: True), results))
+    until(loop, lambda: results)
+    [(is_reached, evidence)] = results
+    assert not is_reached and evidence["problem"].startswith("rank 2 ended first")
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def script(run: Run) -> Run:
     ("steps", "ends", "text"),
     [
         ((30, 30, 29, 30), "", "no rank wrote the end of its record, and rank 2 (n2) stopped after step 29, rank 0 (n0) after step 30"),
-        ((30, 30, 30, 30), "", ""),  # a job that leaves by os._exit once it is done
+        ((30, 30, 30, 30), "", "no rank wrote the end of its record after step 30, as where os._exit hides an error; --reference shows"),
         ((30, 30, 29, 30), "013", ""),  # the line of the last step of rank 2 is not written yet
         ((60, 60, 30, 60), "013", "rank 2 (n2) never wrote the end of its record, and rank 2 (n2) stopped after step 30"),
         ((30, 30, 29, 30), "0123", ""),  # no-step-lost judges it
@@ -71,6 +71,13 @@ def test_exit_codes_of_0_are_no_end_where_ranks_stopped_elsewhere(steps: tuple[i
     assert verdict.outcome == ("unknown" if text else "pass") and verdict.text.startswith(text), verdict.text
 
 
+def test_a_reference_run_of_the_same_steps_shows_that_the_job_ends_by_leaving() -> None:
+    files = Files(processes=Job(world=4, saves=False).attempt(1, 0, 30).files)
+    run = history.reference()
+    judged = dataclasses.replace(script(run), files=files, twin=run.twin)
+    assert run.twin and ask(judged, "finished").outcome == "pass"
+
+
 @pytest.mark.parametrize(("n", "outcome"), [(30, "unknown"), (20, "pass")])
 @pytest.mark.parametrize("ends", [False, True])
 def test_an_error_in_the_middle_of_a_step_that_no_step_follows_may_be_hidden(n: int, outcome: str, ends: bool) -> None:
@@ -78,7 +85,8 @@ def test_an_error_in_the_middle_of_a_step_that_no_step_follows_may_be_hidden(n: 
     job = Job(world=4, saves=False).attempt(1, 0, 30, ends=ends)
     line = watch.Raised(t=job.now, n=n, where="the backward pass", error="RuntimeError: Connection closed by peer")
     job.files[1] = dataclasses.replace(job.files[1], lines=(*job.files[1].lines, line))
-    verdict = ask(dataclasses.replace(script(history.reference()), files=Files(processes=job.files)), "finished")
+    run = history.reference()
+    verdict = ask(dataclasses.replace(script(run), files=Files(processes=job.files), twin=run.twin), "finished")
     assert verdict.outcome == outcome, verdict.text
     assert (
         "rank 1 (n1) made no step after the backward pass that followed step 30 had raised an error" in verdict.text

@@ -25,10 +25,7 @@ class BuildRequest:
     base: str | None = option(None, "The image to build on. [default for cpu: python:3.11-slim]")
     tag: str | None = option(None, f"The name of the image. [default: ccbed/<kind>:{TORCH}]")
     wheelhouse: Path | None = option(
-        None,
-        "A directory of wheels to install from. [default for cpu: collected by pip]",
-        exists=True,
-        is_folder=True,
+        None, "A directory of wheels to install from. [default for cpu: collected by pip]", exists=True, is_folder=True
     )
 
 

@@ -46,8 +46,7 @@ class CompareRequest:
     others: tuple[str, ...] = argument((), metavar="[C ...]")
     html: Path | None = option(None, "Also write a page, of two runs or of systems.", metavar="FILE")
     systems: bool = option(
-        False,
-        "Show runs of one script under several launchers, a column each. Three or more runs are always shown so.",
+        False, "Show runs of one script under several launchers, a column each. Three or more runs are always shown so."
     )
     loss_band: bool = option(
         False,

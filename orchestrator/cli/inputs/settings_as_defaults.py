@@ -56,11 +56,7 @@ def _verbs(ctx: click.Context, setting: Setting, problems: list[str]) -> Iterabl
 
 
 def _add(
-    ctx: click.Context,
-    verb: tuple[str, ...],
-    setting: Setting,
-    defaults: dict[str, Any],
-    problems: list[str],
+    ctx: click.Context, verb: tuple[str, ...], setting: Setting, defaults: dict[str, Any], problems: list[str]
 ) -> None:
     """Put the converted value into the map of its verb."""
     option = _option(ctx, verb, setting.key)

@@ -148,11 +148,7 @@ _UNREACHABLE = (
         "the SSH key {key} cannot be used",
         "set ansible_ssh_private_key_file to a key of yours (mode 0600)",
     ),
-    (
-        r"Connection refused",
-        "nothing listens on {address} port {port}",
-        "start sshd there, or set ansible_port",
-    ),
+    (r"Connection refused", "nothing listens on {address} port {port}", "start sshd there, or set ansible_port"),
     (
         r"timed out|No route to host|Network is unreachable|Host is down",
         "{address} does not answer on port {port}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ...system import host_facts, plain_files
 from ..files import label
@@ -129,17 +129,10 @@ class ContainerNode(StartedNode):
     def has_link(self) -> bool:
         return False
 
-    def link(self, on: bool) -> dict[str, Any]:
-        raise Unsupported("cutting the link of a container")
+    def _refuse_link(self, *unused: object) -> NoReturn:
+        raise Unsupported("the link of a container can be neither cut nor slowed")
 
-    def is_linked(self, on: bool) -> Observed:
-        raise Unsupported("inspecting the link of a container")
-
-    def slow_link(self, slowdown: Mapping[str, Any] | None) -> dict[str, Any]:
-        raise Unsupported("slowing the link of a container")
-
-    def is_link_slow(self, slowdown: Mapping[str, Any] | None) -> Observed:
-        raise Unsupported("inspecting the link of a container")
+    link = is_linked = slow_link = is_link_slow = _refuse_link
 
     def agent(self) -> Process | None:
         """The agent is a child of the main process, which is the engine's init."""

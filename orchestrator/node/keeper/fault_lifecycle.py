@@ -188,7 +188,7 @@ class FaultLifecycle:
             )
             evidence = {**(evidence if early else {}), **more}
         if not is_verified:
-            reason = problems[0] if problems else "not verified"
+            reason = problems[0] if problems else str(evidence.get("problem", "not verified"))
             return "fail", CommandFailed(reason=reason, verified=False, evidence=evidence)
         lasts = self._watch(lease, node)
         self._note(lease, fault_events.FaultVerified(id=lease.id, evidence=evidence, lasts=lasts))

@@ -79,14 +79,6 @@ def _observe_power(args: Arguments, node: Node) -> Observed:
     return not left, {"left": left}
 
 
-def _pause(args: Arguments, node: Node) -> dict[str, Any]:
-    return node.pause(args["state"] == "on")
-
-
-def _observe_pause(args: Arguments, node: Node) -> Observed:
-    return node.is_paused(args["state"] == "on")
-
-
 def _link(args: Arguments, node: Node) -> dict[str, Any]:
     if args["state"] in ("slow", "full"):
         return node.slow_link(_slowdown(args))
@@ -102,14 +94,6 @@ def _observe_link(args: Arguments, node: Node) -> Observed:
 def _slowdown(args: Arguments) -> Arguments | None:
     """None: the link has its own rate."""
     return args if args["state"] == "slow" else None
-
-
-def _limit(args: Arguments, node: Node) -> dict[str, Any]:
-    return node.limit(_amounts(args), args["state"] == "on")
-
-
-def _observe_limit(args: Arguments, node: Node) -> Observed:
-    return node.is_limited(_amounts(args), args["state"] == "on")
 
 
 def _amounts(args: Arguments) -> dict[str, int]:
@@ -177,10 +161,7 @@ def _observe_signal(args: Arguments, node: Node) -> Observed:
     named = {name: args[name] for name in ("rank", "process", "local_rank") if name in args}
     is_agent = args.get("process") == AGENT
     is_continued = not stopped and (bool(states) or not is_agent)
-    reached = {
-        "STOP": bool(stopped) and stopped == targets,
-        "CONT": is_continued,
-    }
+    reached = {"STOP": bool(stopped) and stopped == targets, "CONT": is_continued}
     is_ended = args["signal"] in ENDING_SIGNALS and not states
     return reached.get(args["signal"], is_ended), {**named, "state": ", ".join(states) or "gone"}
 
@@ -198,14 +179,17 @@ def _inside(args: Arguments, node: Node) -> dict[str, Any]:
 
 
 def _observe_inside(args: Arguments, node: Node) -> Observed:
-    """Has the rank answered that it has done it? A rank that cannot do it names the problem."""
-    numbers = _ranks_with_orders(args, node)
+    """Has the rank answered that it has done it? A rank that cannot do it names the problem, and one that has ended never will."""
+    numbers, out = _ranks_with_orders(args, node), rank_directory(node.directory)
     if not numbers:
         return False, {"state": "gone"}
-    answers = [
-        item for item in inbox.read_answers(rank_directory(node.directory), numbers[0]) if item.get("act") == dict(args)
-    ]
+    is_gone = node.rank(numbers[0]) is None
+    answers = [item for item in inbox.read_answers(out, numbers[0]) if item.get("act") == dict(args)]
     evidence = {name: value for item in answers for name, value in item.items() if name != "act"}
+    if is_gone and not answers:
+        evidence = {
+            "problem": f"rank {numbers[0]} ended first; it does so in a step of an optimizer of torch, or in a save"
+        }
     return bool(answers) and "problem" not in evidence, {"rank": numbers[0], **evidence}
 
 
@@ -268,18 +252,18 @@ def _observe_file(args: Arguments, node: Node) -> Observed:
 
 _APPLY: Mapping[str, Callable[[Arguments, Node], dict[str, Any]]] = {
     "power": _power,
-    "pause": _pause,
+    "pause": lambda args, node: node.pause(args["state"] == "on"),
     "link": _link,
-    "limit": _limit,
+    "limit": lambda args, node: node.limit(_amounts(args), args["state"] == "on"),
     "signal": _signal,
     "file": _file,
     "inside": _inside,
 }
 _OBSERVE: Mapping[str, Callable[[Arguments, Node], Observed]] = {
     "power": _observe_power,
-    "pause": _observe_pause,
+    "pause": lambda args, node: node.is_paused(args["state"] == "on"),
     "link": _observe_link,
-    "limit": _observe_limit,
+    "limit": lambda args, node: node.is_limited(_amounts(args), args["state"] == "on"),
     "signal": _observe_signal,
     "file": _observe_file,
     "inside": _observe_inside,

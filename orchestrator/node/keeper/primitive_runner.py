@@ -23,6 +23,11 @@ HOST_POLL_S = 0.1
 PAUSE_S, DOUBT_S = 0.5, 0.05
 #: A state that does not hold for so long, on processes that live, has ended: processes that are being killed end earlier.
 BROKEN_S = 2.0
+#: The same of a limit that the kernel shows: a process that is being killed keeps its cgroup to its end.
+UNLIMITED_S = 0.5
+#: CPU time beyond what a state allows that proves that it was lifted between two observations: more than one long system call
+#: takes, which the kernel does not interrupt; and what each process may add by the ticks of its clocks. In seconds.
+LIFTED_S, TICKS_S = 0.5, 0.02
 #: Primitives that are repeated until the state is reached, as new processes may have started meanwhile.
 REPEATED = ("power", "pause", "limit")
 #: The problem of an injection whose healing was ordered before all of its primitives were performed.
@@ -97,7 +102,9 @@ def observe_until(
         is_reached = bool(observations) and all(holds for holds, _ in observations)
         if not is_reached and not is_in_force():
             return False, {"overtaken": "healed before it was verified"}
-        if is_reached or time.monotonic() > until:
+        pairs = zip(primitives, observations, strict=True)
+        is_refused = any(item.kind == "inside" and "problem" in evidence for item, (_, evidence) in pairs)
+        if is_reached or is_refused or time.monotonic() > until:
             return is_reached, merged(observations)
         for primitive in repeated:
             _perform(primitive, node)
@@ -136,6 +143,10 @@ class FaultWatch:
         self._samples = 0
         self._broken_since: float | None = None
         self._broken: dict[str, Any] | None = None
+        #: Process -> the CPU time that it had used at the last observation of the states, which ended at ``_used_at``.
+        self._used: dict[tuple[int, int], float] = {}
+        self._used_at, self._excess_s = 0.0, 0.0
+        self._is_lifted(members, *self._observe_states(members))
         self._timer: Timer | None = loop.call_later(PAUSE_S, self._sample)
 
     def end(self, id: str) -> FaultLasted:
@@ -153,7 +164,8 @@ class FaultWatch:
         living, now = self._living(), time.monotonic()
         holds, evidence = self._observe(living)
         self._broken_since = (self._broken_since or now) if living and holds is False else None
-        if self._broken_since is not None and now - self._broken_since >= BROKEN_S:
+        limit_s = UNLIMITED_S if "cpu_percent" in evidence else BROKEN_S
+        if self._broken_since is not None and now - self._broken_since >= limit_s:
             self._broken = evidence
         is_over = not living or self._broken is not None
         pause_s = PAUSE_S if holds else DOUBT_S
@@ -167,9 +179,27 @@ class FaultWatch:
 
     def _observe(self, living: Sequence[Process]) -> Observed:
         self._samples += 1
+        holds, evidence = self._observe_states(living)
+        if self._is_lifted(living, holds, evidence):
+            self._broken = {**evidence, "cpu_s_beyond_the_fault": round(self._excess_s, 2)}
+        return holds, evidence
+
+    def _observe_states(self, living: Sequence[Process]) -> Observed:
         observations = [self._observe_state(state, living) for state in self._states]
         known = [holds for holds, _ in observations]
         return (False if False in known else None if None in known else True), merged(observations)
+
+    def _is_lifted(self, living: Sequence[Process], holds: bool | None, evidence: Evidence) -> bool:
+        """Have the processes used more CPU time, while the states held at all observations, than these states allow?"""
+        shares = [share for state in self._states if (share := _cpu_share(state, evidence)) is not None]
+        if not (holds and shares):
+            return False
+        now, hit = time.monotonic(), [*living] if self._states[0].kind == "signal" else self._node.processes()
+        used = {(process.pid, process.start): processes.cpu_s(process.pid) for process in hit}
+        spent_s = sum(max(0.0, cpu_s - self._used.get(process, cpu_s)) for process, cpu_s in used.items())
+        self._excess_s = max(0.0, self._excess_s + spent_s - min(shares) * (time.monotonic() - self._used_at))
+        self._used, self._used_at = used, now
+        return self._excess_s > LIFTED_S + TICKS_S * len(used)
 
     def _observe_state(self, state: Primitive, living: Sequence[Process]) -> Observed:
         """A signal stops its processes for good: those of a later gang have the same ranks."""
@@ -188,6 +218,13 @@ def watch(loop: Loop, act: Act, node: Node) -> FaultWatch | None:
     signals = [state for state in states if state.kind == "signal"]
     members = node_primitives.find_targets(signals[0], node) if signals else node.processes()
     return FaultWatch(loop, states, node, members) if members else None
+
+
+def _cpu_share(state: Primitive, evidence: Evidence) -> float | None:
+    """How many CPUs the processes of a state may use; None: any, or the kernel does not enforce it, as where they run in turns."""
+    if state.kind == "pause" or state.args.get("signal") == "STOP":
+        return 0.0
+    return float(state.args["cpu_percent"]) / 100 if state.kind == "limit" and "cpu_percent" in evidence else None
 
 
 def _is_final(state: Primitive) -> bool:

@@ -24,10 +24,7 @@ UNINTERRUPTIBLE = "D"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One process. ``start`` is field 22 of /proc/<pid>/stat (clock ticks since boot): with the pid it is an identity.
-
-    ``terminal``: the device number of its controlling terminal, 0 without one.
-    """
+    """One process. ``start`` is field 22 of /proc/<pid>/stat (clock ticks since boot): with the pid it is an identity."""
 
     pid: int
     ppid: int
@@ -35,7 +32,6 @@ class Process:
     start: int
     state: str
     tag: str = ""
-    terminal: int = 0
 
 
 def parse_stat(text: bytes) -> Process:
@@ -45,7 +41,6 @@ def parse_stat(text: bytes) -> Process:
         state=fields[0].decode(),
         ppid=int(fields[1]),
         session=int(fields[3]),
-        terminal=int(fields[4]),
         start=int(fields[19]),
     )
 
@@ -76,6 +71,12 @@ def is_exiting(pid: int) -> bool:
     stat = _fields_of_stat(_read(f"/proc/{pid}/stat", 1024))
     threads = _threads(pid)
     return bool(stat) and len(threads) >= int(stat[17]) and all(_is_exiting_thread(pid, thread) for thread in threads)
+
+
+def cpu_s(pid: int) -> float:
+    """The CPU time that all threads of a process have used, in seconds; 0 if it is gone."""
+    fields = _fields_of_stat(_read(f"/proc/{pid}/stat", 1024))
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
 
 
 def inner_pid(pid: int) -> int:
@@ -236,12 +237,7 @@ def _with_tag(process: Process) -> Process:
     if not tag:
         return process
     return Process(
-        pid=process.pid,
-        ppid=process.ppid,
-        session=process.session,
-        start=process.start,
-        state=process.state,
-        tag=tag,
+        pid=process.pid, ppid=process.ppid, session=process.session, start=process.start, state=process.state, tag=tag
     )
 
 

@@ -149,12 +149,7 @@ class Identity:
 
 
 def commit(
-    directory: Path,
-    identity: Identity,
-    content: Body,
-    *,
-    keep: int,
-    before_rename: Callable[[], None] = lambda: None,
+    directory: Path, identity: Identity, content: Body, *, keep: int, before_rename: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
     """Write ``content`` and then its manifest, each by temporary file, fsync and rename; return the manifest.
 

@@ -84,14 +84,7 @@ def shards(
 
 def encode(step: int, epoch: int, state: Mapping[str, Any], personal: Mapping[int, Personal]) -> bytes:
     """The content of a ``.pt`` file. ``state``: of model and optimizer, or the shards of all ranks."""
-    return saved(
-        {
-            **state,
-            **_stacked([personal[rank] for rank in range(len(personal))]),
-            "step": step,
-            "epoch": epoch,
-        }
-    )
+    return saved({**state, **_stacked([personal[rank] for rank in range(len(personal))]), "step": step, "epoch": epoch})
 
 
 def personal(content: Mapping[str, Any], rank: int) -> Personal | None:

@@ -84,10 +84,7 @@ def _blocks(case: Case, ranks: Sequence[int], me: int, chunks: int) -> Layout:
     inputs, outputs = {
         "all-gather": ((own_block,), everything),
         "gather": ((own_block,), everything if me == root else ()),
-        "reduce-scatter": (
-            (Segment(0, count, ranks[me], 0),),
-            (Segment(own[0], stop - start, COMBINED, start),),
-        ),
+        "reduce-scatter": ((Segment(0, count, ranks[me], 0),), (Segment(own[0], stop - start, COMBINED, start),)),
         "scatter": (
             (Segment(0, count, ranks[root], 0),) if me == root else (),
             (Segment(own[0], stop - start, ranks[root], start),),

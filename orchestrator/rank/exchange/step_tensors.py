@@ -41,10 +41,7 @@ class Row:
 
 
 def rows(
-    schedule: model.Schedule,
-    parts: Sequence[torch.Tensor],
-    ranks: Sequence[int],
-    device: torch.device,
+    schedule: model.Schedule, parts: Sequence[torch.Tensor], ranks: Sequence[int], device: torch.device
 ) -> list[Row]:
     """The steps of ``schedule`` over ``parts``; peers are global ranks. Empty messages are left out on both sides."""
     made = [Row() for _ in schedule]

@@ -356,12 +356,7 @@ def _accumulated(resumption: Resumption) -> tuple[int, str]:
 
 
 def _by_contents(
-    lines: Lineage,
-    resumption: Resumption,
-    process: Process,
-    start: watch.State,
-    repeated: tuple[Replay, ...],
-    who: str,
+    lines: Lineage, resumption: Resumption, process: Process, start: watch.State, repeated: tuple[Replay, ...], who: str
 ) -> Iterator[Row]:
     """Without a state of that moment: by the contents of the checkpoint, and by the steps that were executed again."""
     reason = f"no earlier start recorded the whole state after step {resumption.step}"
