@@ -15,7 +15,7 @@ from .job_checkpoints import Write
 from .kept import drawn_from
 from .kept_lists import AGAIN, are_as_in, distance, modules, of_script
 from .redone_steps import Replay, replays, share
-from .resumption import Lineage, Resumption, Step
+from .resumption import APART, Lineage, Resumption, Step
 from .rounding import SHARE
 from .state_parts import COMPARE, LIST, NOTHING, ORDER, PARTS, RARE, Pair, Result, by_batches, drawn, shown
 
@@ -239,6 +239,9 @@ def _rank_rows(lines: Lineage, resumption: Resumption, process: Process, repeate
         saved=_saved_parts(resumption), unobserved=_unobserved_copy(resumption, before, start), accumulated=_accumulated(resumption),
     )  # fmt: skip
     results = {part: COMPARE[part](pair) for part in PARTS}
+    apart = next((r.failure.partition(APART)[2] for r in resumption.ranks if r.rank == process.rank), "")
+    if results["weights"][0] == "fail" and apart:
+        results["weights"] = ("fail", f"of other steps:{apart}")
     if (
         results["optimizer"][0] == "fail"
         and start.optimizer != before.optimizer
