@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from orchestrator.rank.watcher import digest, owner, states
+from orchestrator.rank.watcher import digest, kept_tensors, owner, states
 from orchestrator.rank.watcher.checkpoints import fused_names, saved_contents
 
 Job = tuple[torch.nn.Module, torch.optim.Optimizer]
@@ -407,3 +407,19 @@ def test_a_file_of_one_of_two_models_holds_a_part_of_the_weights() -> None:
     total = sum(int(item["contents"]["part"], 16) for item in described) % (1 << 64)
     assert f"{total:016x}" == live.weights()[0]
     assert "part" not in describe([model.state_dict() for model in models], saved_owner)["contents"]
+
+
+def test_snapshots_that_a_script_still_keeps_at_the_next_save_are_its_own(job: Job) -> None:
+    """A copy that equals the model may be made for a save; one of an earlier save that is still there is not."""
+    model, optimizer = job
+    live, _ = known(optimizer)
+    kept, snapshots = kept_tensors.KeptTensors(), list[list[torch.Tensor]]()
+    counts = []
+    for n in (1, 2, 3):
+        snapshots.append([parameter.detach().clone() for parameter in model.parameters()])
+        kept.find(n, live)
+        kept.keep_untouched(n)
+        counts.append(sorted(value.split()[0] for key, value in kept.digests().items() if key != kept_tensors.AGAIN))
+        train(model, optimizer)
+    of = [digest.total((str(i), x) for i, x in enumerate(own))[0] for own in snapshots]
+    assert counts == [[], [of[0]], [of[1]]], "each once: the search after that finds it again"
