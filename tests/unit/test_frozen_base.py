@@ -58,6 +58,12 @@ def part(model: str, step: int) -> str:
     return f"{first if model == 'first' else (int(digest('weights', step), 16) - first) % MODULUS:016x}"
 
 
+def _of_file(line: watch.Line, model: str, step: int) -> dict[str, Any]:
+    if isinstance(line, watch.Saved):
+        return {"weights": None, "matched": 0.5, "contents": {"part": part(model, step)}}
+    return {"path": f"/{model}.pt", **({"sha256": f"sum {model} {step}"} if isinstance(line, watch.Committed) else {})}
+
+
 def in_two_files(job: Job, second: int = 15) -> Job:
     """The job saves two models each in a file of its own, and resumes the second one from step ``second``, the first from 15."""
 
@@ -75,15 +81,10 @@ def in_two_files(job: Job, second: int = 15) -> Job:
         if not isinstance(line, watch.Save | watch.Saved | watch.Committed):
             return [line]
         step = int(line.id)
-        changes: dict[str, dict[str, Any]] = {
-            model: {
-                "Save": {"path": f"/{model}.pt"},
-                "Saved": {"weights": None, "matched": 0.5, "contents": {"part": part(model, step)}},
-                "Committed": {"path": f"/{model}.pt", "sha256": f"sum {model} {step}"},
-            }[type(line).__name__]
+        return [
+            dataclasses.replace(line, id=f"{model}-{step}", **_of_file(line, model, step))
             for model in ("first", "second")
-        }
-        return [dataclasses.replace(line, id=f"{model}-{step}", **own) for model, own in changes.items()]
+        ]
 
     def as_changed(file: watch.WatchFile) -> watch.WatchFile:
         return dataclasses.replace(file, lines=tuple(new for x in file.lines for new in lines(x, file.attempt)))

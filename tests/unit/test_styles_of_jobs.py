@@ -178,4 +178,6 @@ def test_a_restored_schedule_is_not_blamed_for_the_rate_of_a_new_optimizer(
         verdict = ask(dataclasses.replace(run, twin=reference), "resume-complete")
         parts = verdict.evidence["rows"]["attempt 1"]
         assert verdict.outcome == "fail"
-        assert [part for part in ("optimizer", "learning rate", "scheduler") if parts[part]["result"] == "fail"] == named
+        assert [
+            part for part in ("optimizer", "learning rate", "scheduler") if parts[part]["result"] == "fail"
+        ] == named

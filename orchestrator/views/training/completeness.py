@@ -250,7 +250,7 @@ def _rank_rows(lines: Lineage, resumption: Resumption, process: Process, repeate
         results["optimizer"] = ("fail", text)
     if start.optimizer != before.optimizer and start.scheduler and _is_only_the_rate(results):
         text = f"follows from the optimizer, whose rate was not restored: {results['learning rate'][1]}"
-        results |= {part: ("not applicable", text) for part in ("learning rate", "scheduler")}
+        results |= dict.fromkeys(("learning rate", "scheduler"), ("not applicable", text))
     is_explained = any(result == "fail" for part, (result, _) in results.items() if part != "other state")
     for part, (result, text) in results.items():
         if part not in RARE or not (result == "not applicable" or (is_explained and part == "other state")):

@@ -9,7 +9,18 @@ from ...model import watch
 from ...model.frozen import dataclass, field, replace
 from ..findings import Finding
 from .attempts import Attempt, Process, reload_of
-from .job_checkpoints import Checkpoint, Damage, Write, checkpoints, committed_writes, part_of, reported, saves_of, sum_of, usable
+from .job_checkpoints import (
+    Checkpoint,
+    Damage,
+    Write,
+    checkpoints,
+    committed_writes,
+    part_of,
+    reported,
+    saves_of,
+    sum_of,
+    usable,
+)
 from .stated_steps import Numbering, contradiction, numbering
 
 #: A step counts from the beginning of the run: its number in its attempt, and the step that the attempt resumed from.
@@ -253,7 +264,10 @@ def _rank(
         return RankResume(rank=process.rank, name=process.name, doubt=text)
     of_parts = {} if steps else _steps_of_parts(start, attempt, before)
     if len({*of_parts.values()}) > 1:
-        names = " and ".join(f"{PurePath(path).name} of step {step}" for path, step in sorted(of_parts.items(), key=lambda item: -item[1]))
+        names = " and ".join(
+            f"{PurePath(path).name} of step {step}"
+            for path, step in sorted(of_parts.items(), key=lambda item: -item[1])
+        )
         text = f"{process.name} {APART} {names}"
         return RankResume(rank=process.rank, name=process.name, loaded=frozenset(of_parts.values()), failure=text)
     if not loaded and (load := reload_of(attempt, process)) is not None:

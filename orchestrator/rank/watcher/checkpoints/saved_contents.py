@@ -166,8 +166,8 @@ class Contents:
         """``weights``, ``numel``, ``matched`` (fraction of the owner's parameters) and ``contents`` by category, as one JSON object.
 
         Without an owner, ``weights`` is the digest of the whole mapping with the most elements, and ``matched`` is None.
-        ``sharded``: the digests are this rank's share of a sum over its shard group. ``part``, in the contents: of some of the parameters. ``is_accumulating``: no step has used the gradients.
-        ``beside``: the weights lie elsewhere.
+        ``sharded``: the digests are this rank's share of a sum over its shard group. ``is_accumulating``: no step has used the gradients.
+        ``beside``: the weights lie elsewhere. ``part``, in the contents, is the digest of a part of the weights.
         """
         gradients = [] if owner is None else self._gradients(owner)
         mappings = {path: parts for path, parts in self.mappings.items() if path not in gradients}
