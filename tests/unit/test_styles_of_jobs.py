@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator.model import watch
 
+from .test_script_twins import twin
 from .test_watched_jobs import outcomes, rows, spoilt
 from .verdicts import ask
 from .watched_jobs import Job, right, wrong
@@ -158,3 +159,25 @@ def test_buffers_of_a_job_that_skips_batches_to_resume_are_compared() -> None:
 
 def test_buffers_that_differ_beside_random_states_are_unknown() -> None:
     assert rows(wrong("buffers", "rng"))["buffers"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("forgotten", "named"),
+    [
+        (("optimizer", "lr"), ["optimizer"]),
+        (("optimizer", "lr", "scheduler"), ["optimizer", "learning rate", "scheduler"]),
+        (("lr", "scheduler"), ["learning rate", "scheduler"]),
+    ],
+)
+def test_a_restored_schedule_is_not_blamed_for_the_rate_of_a_new_optimizer(
+    forgotten: tuple[str, ...], named: list[str]
+) -> None:
+    """A chained schedule goes on from the rate that it finds; one that was itself lost is named beside the optimizer."""
+    run = wrong(*forgotten).run()
+    for reference in (None, twin()):
+        verdict = ask(dataclasses.replace(run, twin=reference), "resume-complete")
+        parts = verdict.evidence["rows"]["attempt 1"]
+        assert verdict.outcome == "fail"
+        assert [
+            part for part in ("optimizer", "learning rate", "scheduler") if parts[part]["result"] == "fail"
+        ] == named

@@ -68,11 +68,15 @@ class KeptTensors:
         self._again: list[Group] | None = None
         self._found_after = -1
         self._earlier: list[str] = []
+        self._snapshots: set[str] = set()
         self._times = 0
         self._ended, self._cost_s = 0.0, 0.0
 
     def find(self, n: int, known: owner.Owner) -> None:
-        """Seek them after ``n`` steps, if they were not sought yet. What is as the model is left out: it was made for a save, perhaps."""
+        """Seek them after ``n`` steps, if they were not sought yet. What is as the model is left out: it was made for a save, perhaps.
+
+        What the script still keeps at the next search is none of those, but a snapshot.
+        """
         begin, since_s = time.thread_time(), time.monotonic() - self._ended
         is_due = self._times < ALWAYS or self._cost_s <= SHARE * since_s
         if n == self._found_after or not is_due or known.shards:
@@ -86,9 +90,11 @@ class KeptTensors:
             models = _sequences(known, [*known.modules, *known.copies])
             left_out = {_total(tensors) for tensors in models} if n and by_digest else set[str]()
         for number, (value, same) in enumerate(item for item in by_digest.items() if item[0] not in left_out):
-            self._again += same[:1] if value in self._earlier else []
-            if value not in self._earlier:
+            is_again = value in self._earlier and value not in self._snapshots
+            self._again += same[:1] if is_again else []
+            if not is_again:
                 self._groups.update({f"{KEPT} {g.name} {number} {index}": g for index, g in enumerate(same)})
+        self._snapshots = left_out & by_digest.keys()
         self._earlier = [*self._earlier, *by_digest][-REMEMBERED:]
         self._ended, self._cost_s = time.monotonic(), time.thread_time() - begin
 

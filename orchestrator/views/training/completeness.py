@@ -15,7 +15,7 @@ from .job_checkpoints import Write
 from .kept import drawn_from
 from .kept_lists import AGAIN, are_as_in, distance, modules, of_script
 from .redone_steps import Replay, replays, share
-from .resumption import Lineage, Resumption, Step
+from .resumption import APART, Lineage, Resumption, Step
 from .rounding import SHARE
 from .state_parts import COMPARE, LIST, NOTHING, ORDER, PARTS, RARE, Pair, Result, by_batches, drawn, shown
 
@@ -239,16 +239,27 @@ def _rank_rows(lines: Lineage, resumption: Resumption, process: Process, repeate
         saved=_saved_parts(resumption), unobserved=_unobserved_copy(resumption, before, start), accumulated=_accumulated(resumption),
     )  # fmt: skip
     results = {part: COMPARE[part](pair) for part in PARTS}
+    apart = next((r.failure.partition(APART)[2] for r in resumption.ranks if r.rank == process.rank), "")
+    if results["weights"][0] == "fail" and apart:
+        results["weights"] = ("fail", f"of other steps:{apart}")
     if (
         results["optimizer"][0] == "fail"
         and start.optimizer != before.optimizer
         and (text := _of_other_step(lines, resumption, process, start))
     ):
         results["optimizer"] = ("fail", text)
+    if start.optimizer != before.optimizer and start.scheduler and _is_only_the_rate(results):
+        text = f"follows from the optimizer, whose rate was not restored: {results['learning rate'][1]}"
+        results |= dict.fromkeys(("learning rate", "scheduler"), ("not applicable", text))
     is_explained = any(result == "fail" for part, (result, _) in results.items() if part != "other state")
     for part, (result, text) in results.items():
         if part not in RARE or not (result == "not applicable" or (is_explained and part == "other state")):
             yield Row(part=part, result=result, text=text, who=who)
+
+
+def _is_only_the_rate(results: Mapping[str, tuple[Result, str]]) -> bool:
+    """Whether an optimizer was not resumed, and its scheduler was, which goes on from the rate of a new optimizer."""
+    return [results[part][0] for part in ("optimizer", "scheduler", "learning rate")] == ["fail", "pass", "fail"]
 
 
 def _namesake(lines: Lineage, resumption: Resumption, process: Process) -> watch.State | None:

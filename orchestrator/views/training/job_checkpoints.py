@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
+from typing import TypeVar
 
 from ...model import watch
 from ...model.event import History
@@ -12,6 +13,10 @@ from ...model.events import FaultInjected
 from ...model.frozen import dataclass, replace
 from ..json_values import mapping
 from .attempts import Attempt, Process, add, merged
+
+M = TypeVar("M")
+#: More files of parts of a model are not added up.
+MOST_PARTS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,16 +211,51 @@ def _overwritten(earlier: Iterable[Attempt]) -> set[str]:
 
 
 def saves_of(attempt: Attempt) -> Iterator[Write]:
-    for rank, process in attempt.ranks.items():
-        saved = {line.id: line for line in process.file.of(watch.Saved)}
-        committed = merged(process.file.of(watch.Committed))
-        for save in process.file.of(watch.Save):
-            commit = committed.get(save.id)
-            n = _copied_at(process, save, saved.get(save.id), process.completed_at(save, commit))
-            yield Write(
-                rank=rank, n=process.completed_at(save, commit) if n is None else n, save=save, saved=saved.get(save.id),
-                committed=commit, is_dated=n is not None,
-            )  # fmt: skip
+    for process in attempt.ranks.values():
+        yield from _joined([*_saves_of(process)], process)
+
+
+def _joined(writes: Sequence[Write], process: Process) -> list[Write]:
+    """The writes. Those of one step that hold the weights together, such as a file for each of two models, count as whole."""
+    parts: dict[int, dict[str, tuple[str, Write]]] = {}
+    for write in writes:
+        if write.committed and (part := part_of(write.saved)):
+            parts.setdefault(write.n, {})[write.path] = (part, write)
+    whole: dict[int, str] = {}
+    for n, known in parts.items():
+        weights = process.states[n].weights if n in process.states else None
+        chosen = sum_of(dict(known.values()), weights)
+        whole |= {id(write): weights for write in chosen if weights}
+    return [
+        replace(write, saved=replace(write.saved, weights=whole[id(write)], matched=1.0))
+        if write.saved and id(write) in whole
+        else write
+        for write in writes
+    ]
+
+
+def part_of(saved: watch.Saved | watch.Load | None) -> str:
+    """The digest of the weights in a file that holds some of the job's parameters; empty for any other file."""
+    return str((saved.contents.get("part") if saved else None) or "")
+
+
+def sum_of(parts: Mapping[str, M], weights: str | None) -> tuple[M, ...]:
+    """What two or more of these digests stand for that add up to ``weights``; empty if none do."""
+    known = sorted(parts)[-MOST_PARTS:]
+    sets = (chosen for size in range(2, len(known) + 1) for chosen in itertools.combinations(known, size))
+    return next((tuple(map(parts.__getitem__, chosen)) for chosen in sets if add(chosen) == weights), ())
+
+
+def _saves_of(process: Process) -> Iterator[Write]:
+    saved = {line.id: line for line in process.file.of(watch.Saved)}
+    committed = merged(process.file.of(watch.Committed))
+    for save in process.file.of(watch.Save):
+        commit = committed.get(save.id)
+        n = _copied_at(process, save, saved.get(save.id), process.completed_at(save, commit))
+        yield Write(
+            rank=process.rank, n=process.completed_at(save, commit) if n is None else n, save=save, saved=saved.get(save.id),
+            committed=commit, is_dated=n is not None,
+        )  # fmt: skip
 
 
 def _copied_at(process: Process, save: watch.Save, saved: watch.Saved | None, n: int) -> int | None:

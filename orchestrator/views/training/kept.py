@@ -18,7 +18,7 @@ from .resumption import Lineage
 
 _DIGITS = re.compile(r"\d+")
 #: Contents of a save that are judged elsewhere, or are no state.
-_NO_KEYS = ("rng", "copies", "gradients")
+_NO_KEYS = ("rng", "copies", "gradients", "part")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

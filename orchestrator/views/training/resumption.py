@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePath
 
 from ...model import watch
 from ...model.frozen import dataclass, field, replace
 from ..findings import Finding
 from .attempts import Attempt, Process, reload_of
-from .job_checkpoints import Checkpoint, Damage, Write, checkpoints, committed_writes, reported, usable
+from .job_checkpoints import (
+    Checkpoint,
+    Damage,
+    Write,
+    checkpoints,
+    committed_writes,
+    part_of,
+    reported,
+    saves_of,
+    sum_of,
+    usable,
+)
 from .stated_steps import Numbering, contradiction, numbering
 
 #: A step counts from the beginning of the run: its number in its attempt, and the step that the attempt resumed from.
 Step = int
 #: (step, ranks): from that step on the job had so many ranks.
 Sizes = tuple[tuple[Step, int], ...]
+#: How a failure begins of weights whose parts were saved at several steps.
+APART = "begins with parts of other steps:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,10 +262,32 @@ def _rank(
     if not steps and (path := _copy_of_unknown_step(start, before, [item for item, _ in left], undated)):
         text = f"{process.name} begins with what {path} holds: a copy of the weights, of which step is not known"
         return RankResume(rank=process.rank, name=process.name, doubt=text)
+    of_parts = {} if steps else _steps_of_parts(start, attempt, before)
+    if len({*of_parts.values()}) > 1:
+        names = " and ".join(
+            f"{PurePath(path).name} of step {step}"
+            for path, step in sorted(of_parts.items(), key=lambda item: -item[1])
+        )
+        text = f"{process.name} {APART} {names}"
+        return RankResume(rank=process.rank, name=process.name, loaded=frozenset(of_parts.values()), failure=text)
     if not loaded and (load := reload_of(attempt, process)) is not None:
         text = f"{process.name} loaded {load.path or 'a checkpoint'} after its first step"
         return RankResume(rank=process.rank, name=process.name, doubt=text)
     return _by_state(process, start, steps, loaded, attempt, before, left)
+
+
+def _steps_of_parts(start: watch.State, attempt: Attempt, before: Lineage) -> Mapping[str, Step]:
+    """Path of each file that holds a part of the weights which the rank began with -> the step that it was saved at."""
+    saved: dict[str, tuple[str, Step]] = {}
+    of_file: dict[str, str] = {}
+    for old in before.earlier(attempt):
+        for write in saves_of(old) if old.index in before.bases else ():
+            if write.committed and (part := part_of(write.saved)):
+                saved[part] = (write.path, before.bases[old.index] + write.n)
+                of_file[write.committed.sha256 or ""] = part
+    loads = [load for process in attempt.ranks.values() for load in process.loads if not load.error]
+    read = {of_file.get(load.sha256 or "", part_of(load)) for load in loads}
+    return dict(sum_of({part: saved[part] for part in read & saved.keys()}, start.weights))
 
 
 def _by_state(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from orchestrator.rank.watcher import digest, owner, states
+from orchestrator.rank.watcher import digest, kept_tensors, owner, states
 from orchestrator.rank.watcher.checkpoints import fused_names, saved_contents
 
 Job = tuple[torch.nn.Module, torch.optim.Optimizer]
@@ -393,3 +393,33 @@ def test_of_a_list_of_tensors_the_norms_are_recorded(job: Job) -> None:
     assert described["copies"] == ["la.slow"]
     assert float(described["norms.tensors.la.slow.0"][1:]) == pytest.approx(float(slow[0].norm()))
     assert float(described["norms.weights.0.weight"][1:]) == pytest.approx(float(slow[0].norm()) / 3)
+
+
+def test_a_file_of_one_of_two_models_holds_a_part_of_the_weights() -> None:
+    """Live tensors are known by their address, though both models name theirs alike; copies by their names."""
+    models = [torch.nn.Sequential(torch.nn.Linear(3, 3)), torch.nn.Sequential(torch.nn.Linear(3, 2))]
+    optimizer = torch.optim.SGD([p for model in models for p in model.parameters()], lr=0.1)
+    models[1](models[0](torch.rand(5, 3))).sum().backward()
+    optimizer.step()
+    live, saved_owner = known(optimizer)
+    described = [describe({"model": model.state_dict(), "step": 3}, saved_owner) for model in models]
+    assert [item["weights"] for item in described] == [None, None]
+    total = sum(int(item["contents"]["part"], 16) for item in described) % (1 << 64)
+    assert f"{total:016x}" == live.weights()[0]
+    assert "part" not in describe([model.state_dict() for model in models], saved_owner)["contents"]
+
+
+def test_snapshots_that_a_script_still_keeps_at_the_next_save_are_its_own(job: Job) -> None:
+    """A copy that equals the model may be made for a save; one of an earlier save that is still there is not."""
+    model, optimizer = job
+    live, _ = known(optimizer)
+    kept, snapshots = kept_tensors.KeptTensors(), list[list[torch.Tensor]]()
+    counts = []
+    for n in (1, 2, 3):
+        snapshots.append([parameter.detach().clone() for parameter in model.parameters()])
+        kept.find(n, live)
+        kept.keep_untouched(n)
+        counts.append(sorted(value.split()[0] for key, value in kept.digests().items() if key != kept_tensors.AGAIN))
+        train(model, optimizer)
+    of = [digest.total((str(i), x) for i, x in enumerate(own))[0] for own in snapshots]
+    assert counts == [[], [of[0]], [of[1]]], "each once: the search after that finds it again"

@@ -167,7 +167,7 @@ class Contents:
 
         Without an owner, ``weights`` is the digest of the whole mapping with the most elements, and ``matched`` is None.
         ``sharded``: the digests are this rank's share of a sum over its shard group. ``is_accumulating``: no step has used the gradients.
-        ``beside``: the weights lie elsewhere.
+        ``beside``: the weights lie elsewhere. ``part``, in the contents, is the digest of a part of the weights.
         """
         gradients = [] if owner is None else self._gradients(owner)
         mappings = {path: parts for path, parts in self.mappings.items() if path not in gradients}
@@ -188,6 +188,8 @@ class Contents:
         states |= {"gradients": gradients}
         contents.update({category: value for category, value in states.items() if value})
         weights, numel = self._sum(chosen) if chosen and matched in (None, 1.0) else (None, 0)
+        if owner is not None and chosen and weights is None and not self._group:
+            contents["part"] = total(_live(mappings, owner) or chosen)[0]
         counter = min((s.counter for s in self.optimizers.values() if s.counter is not None), default=None)
         fields = {"weights": weights, "numel": numel, "matched": matched, "sharded": self.is_sharded()}
         return {**fields, "counter": counter, "contents": contents}
@@ -249,6 +251,13 @@ def _choose(
         if paths:
             return paths, parts, 1.0
     return [path], aligned[path], round(len(aligned[path]) / max(len(owner.parameters), 1), 4)
+
+
+def _live(mappings: Mapping[str, dict[str, Part]], owner: Owner) -> dict[str, Part]:
+    """The parameters of the owner whose own tensors the mappings hold, and no copies, by the owner's names."""
+    names = dict(zip(owner.pointers, owner.parameters))
+    parts = (item for own in mappings.values() for item in own.values())
+    return {names[item.pointer]: item for item in parts if item.pointer and item.pointer in names}
 
 
 def assign(
