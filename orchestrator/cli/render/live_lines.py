@@ -54,7 +54,7 @@ class Printer:
                 self.terminal.lines(lines)
 
     def cached_twin(self, run: str) -> None:
-        self.head([f"reference {run}: the same trial without faults, run earlier (cached)"])
+        self.head([f"reference run of {run[11:16].replace('-', ':')} UTC used again: {run}"])
 
     def note(self, text: str) -> None:
         self.head([f"note   {text}"])
