@@ -51,7 +51,9 @@ def reuse(request: Request, directory: Path) -> None:
         request.on_note(f"an earlier reference run is not used again: {reason}")
         return
     twin = codec.build(Twin, record["twin"])
-    durable.perform(durable.file(directory / bundle.CHOSEN_TWIN, paths.as_json(codec.plain(replace(twin, reused=True)))))
+    durable.perform(
+        durable.file(directory / bundle.CHOSEN_TWIN, paths.as_json(codec.plain(replace(twin, reused=True))))
+    )
     request.on_cached_twin(twin.run)
 
 

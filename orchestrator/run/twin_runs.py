@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -14,7 +15,7 @@ from ..core.verdict import twin as twins
 from ..model import codec
 from ..model.errors import Interrupted
 from ..model.event import History
-from ..model.events import FaultInjected, RunEnd, RunInterrupted, RunResumed
+from ..model.events import FaultInjected, RankStep, RunEnd, RunInterrupted, RunResumed
 from ..model.launch import Request
 from ..model.plan import Plan
 from ..model.run import SHORT_S, Control, Twin
@@ -298,7 +299,10 @@ def _run(request: Request, origin: Path, kind: str, hidden: Sequence[str]) -> Pa
         draft = preparation.Draft(request=request, origin=origin, hidden=hidden, views=views)
         plan = preparation.begin(draft, directory)
         request.on_begin(str(directory))
-        _drive(request, plan, directory, origin)
+        made = bundle.read_history(origin).of(RankStep)
+        steps = max((event.data.step + (event.data.offset or 0) for event in made), default=0)
+        report = functools.partial(request.on_reference, steps)
+        _drive(replace(request, on_event=report), plan, directory, origin)
     return directory
 
 
