@@ -16,7 +16,7 @@ import pytest
 from orchestrator.model.gang import Isolation, WorkDir
 from orchestrator.model.run import Twin
 from orchestrator.model.trial import Trial, World
-from orchestrator.run import kept_references, twin_runs
+from orchestrator.run import judging, kept_references, twin_runs
 from orchestrator.store import bundle, paths
 
 ROOT = Path(__file__).parents[2]
@@ -273,7 +273,7 @@ def test_only_pass_rests_on_reference_runs_that_are_used_again(
     (tmp_path / bundle.CHOSEN_TWIN).write_text('{"reused": true}')
     monkeypatch.setattr(twin_runs, "_restart", lambda directory: [])
     monkeypatch.setattr(kept_references, "is_restarted_alike", lambda *_: is_alike)
-    monkeypatch.setattr(twin_runs.judging, "passes", lambda *_: passes)
+    monkeypatch.setattr(judging, "passes", lambda *_: passes)
     twin_runs._use_again(request, tmp_path)
     assert (tmp_path / bundle.TWIN).exists() == (not notes) == (is_alike and passes)
     assert not (tmp_path / bundle.CHOSEN_TWIN).exists()

@@ -28,7 +28,7 @@ _SEAL_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchRequest:
-    """The request of `ccbed watch`."""
+    """The request of `ccbed watch` and `ccbed top`."""
 
     run: str = named_run("latest")
     runs_dir: Path = runs_directory()
