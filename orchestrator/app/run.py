@@ -391,7 +391,7 @@ def _shorter(runs: Path, trial: Trial) -> tuple[str, ...]:
     return ()
 
 
-def _given(trial: Trial) -> dict[str, object]:
+def _given(trial: Trial) -> object:
     return {name: value for name, value in codec.plain(trial.params).items() if value is not None}
 
 

@@ -229,7 +229,7 @@ def _file(request: Request) -> Path:
     return Path(request.state) / "twins" / f"script-{key}.json"
 
 
-def _read(request: Request) -> dict[str, Any] | None:
+def _read(request: Request) -> Any:
     """The record that is kept for the trial; None if there is none, or it is damaged."""
     try:
         document = json.loads(_file(request).read_bytes())

@@ -16,7 +16,6 @@ from orchestrator.cli.verbs import top_verb
 from orchestrator.model.event import History, event
 from orchestrator.model.events import RankStep
 from orchestrator.model.run import Run
-from orchestrator.store import bundle
 
 from . import history
 from .test_cli import Desk, ccbed
@@ -58,9 +57,13 @@ def test_the_speed_is_that_of_the_last_seconds() -> None:
 
 def test_a_terminal_shows_it_live_and_a_pipe_once(ccbed: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     run = history.reference()
-    watched: Any = SimpleNamespace(directory=ccbed.root / "r", trial=run.trial, events=lambda: iter(run.history.events))
+    watched: Any = SimpleNamespace(
+        directory=ccbed.root / "r",
+        trial=run.trial,
+        events=lambda: iter(run.history.events),
+        history=lambda: run.history,
+    )
     monkeypatch.setattr(follow, "run", lambda session, request: watched)
-    monkeypatch.setattr(bundle, "read_history", lambda directory: run.history)
     assert ccbed("top") == 0
     assert ccbed.out.splitlines() == shown(run)
     assert ccbed("top", "--json") == 0

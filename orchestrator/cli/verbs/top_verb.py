@@ -11,7 +11,6 @@ from ...app.recorded import follow
 from ...app.recorded.follow import WatchRequest
 from ...model.event import Event, History
 from ...model.trial import Trial
-from ...store import bundle
 from ..inputs import options
 from ..inputs.terminal_session import Session
 from ..render import top_view
@@ -24,7 +23,7 @@ _EVERY_S = 0.25
 def command(session: Session, request: WatchRequest) -> int:
     """Show the nodes of RUN, their ranks and speed, faults and recoveries, until it has ended; elsewhere than on a terminal, once."""
     watched, terminal = follow.run(session, request), session.terminal
-    name, trial, history = watched.directory.name, watched.trial, bundle.read_history(watched.directory)
+    name, trial, history = watched.directory.name, watched.trial, watched.history()
     if session.is_json:
         nodes = [
             dict(zip(("node", "ranks", "state", "step", "steps_per_s"), row, strict=True))
@@ -44,10 +43,10 @@ def follow_live(out: IO[str], name: str, trial: Trial, events: Iterable[Event]) 
     from rich.live import Live
     from rich.text import Text
 
-    seen, shown_at = list[Event](), 0.0
+    past, shown_at = list[Event](), 0.0
     with Live(console=Console(file=out, force_terminal=True), auto_refresh=False) as live:
         for event in chain(events, (None,)):
-            seen += [event] if event else []
+            past += [event] if event else []
             if event is None or time.monotonic() >= shown_at + _EVERY_S:
-                live.update(Text("\n".join(top_view.lines(name, trial, History(tuple(seen))))), refresh=True)
+                live.update(Text("\n".join(top_view.lines(name, trial, History(tuple(past))))), refresh=True)
                 shown_at = time.monotonic()
