@@ -375,9 +375,9 @@ def _cost(trial: Trial, is_first: bool, follows: bool, budget: str = "") -> tupl
     if not (is_first or follows):
         return ()
     times = "up to 3 times: with the fault, undisturbed, restarted" if trial.faults else "twice"
-    limit = f"the references if it takes under {SHORT_S:g} s, " if follows else ""
-    limit = f"what does not fit into {budget} is left out, the restarted one first, " if budget else limit
-    return (f"the job runs {times} ({limit}with two saves each; --no-reference: once)",)
+    limit = f"the last two only if it takes under {SHORT_S:g} s; " if follows else ""
+    limit = f"what does not fit into {budget} is left out, the restarted one first; " if budget else limit
+    return (f"the job runs {times} ({limit}--no-reference: once)",)
 
 
 def _shorter(runs: Path, trial: Trial) -> tuple[str, ...]:

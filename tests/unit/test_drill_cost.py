@@ -29,7 +29,7 @@ LOSS = FaultPlan(id="f0", fault="crash-node", node=2, at=Trigger(after_save=2))
 @pytest.mark.parametrize(
     ("faults", "is_first", "follows", "cost"),
     [
-        ((LOSS,), False, True, "up to 3 times: with the fault, undisturbed, restarted (the references if it takes under 60 s, "),
+        ((LOSS,), False, True, "up to 3 times: with the fault, undisturbed, restarted (the last two only if it takes under 60 s; "),
         ((LOSS,), True, False, "up to 3 times: with the fault, undisturbed, restarted ("),
         ((), True, False, "twice ("),
     ],
@@ -39,7 +39,7 @@ def test_a_script_with_references_is_said_to_run_several_times(
 ) -> None:
     trial = history.trial(*faults, workload="script")
     (text,) = run._cost(trial, is_first, follows)
-    assert text == f"the job runs {cost}with two saves each; --no-reference: once)"
+    assert text == f"the job runs {cost}--no-reference: once)"
 
 
 def test_a_job_that_runs_once_is_announced_without_its_cost() -> None:
