@@ -66,6 +66,9 @@ class RunObserver(Protocol):
         """The run, or a run to compare it with, is recorded in ``directory``."""
 
     def event(self, event: Event) -> None: ...
+    def reference(self, steps: int, event: Event) -> None:
+        """An event of a run to compare with; ``steps``: of the run itself, 0 where they are not known."""
+
     def cached_twin(self, run: str) -> None: ...
     def note(self, text: str) -> None: ...
     def stage(self, text: str) -> None:
@@ -99,7 +102,7 @@ class BedObserver(Protocol):
         """A part of the bed's hosts is changed next."""
 
 
-def callbacks(observer: RunObserver) -> dict[str, Callable[[Any], None]]:
+def callbacks(observer: RunObserver) -> dict[str, Callable[..., None]]:
     """Return the fields of a ``Request`` that report its run."""
     return {
         "on_begin": observer.begun,
@@ -107,4 +110,5 @@ def callbacks(observer: RunObserver) -> dict[str, Callable[[Any], None]]:
         "on_cached_twin": observer.cached_twin,
         "on_note": observer.note,
         "on_stage": observer.stage,
+        "on_reference": observer.reference,
     }

@@ -12,6 +12,8 @@ from ..core.spec import written_values
 from ..model.errors import UsageError
 
 _DAY = 86_400.0
+#: A drill that takes longer is said to be long, and how to make it short.
+LONG_S, SHORTER = 300.0, "a shorter drill: --budget 5m, --no-reference, or fewer steps"
 
 
 def age(seconds: float) -> str:

@@ -23,7 +23,7 @@ from ..store import bed_files as store
 from ..store import bundle, secrets
 from . import audited, bed_job, beds, leftovers, observers, trials
 from .observers import PlannedRun
-from .places import short_path
+from .places import LONG_S, SHORTER, duration, short_path
 from .requests import BedRef, RunRequest
 from .session import Session
 
@@ -323,6 +323,8 @@ def run_once(
     is_local_script = source.is_script and bed.shares_file_system
     follows = choice is None and not is_first and is_local_script and bool(trial.faults)
     cost = _cost(trial, source.is_script and is_first, follows, request.limits.budget or "")
+    if source.is_script and trial.faults and not trial.params.get("stop_at"):
+        cost += _shorter(runs, trial)
     observer.planned(_planned(session, checked, bed, cost))
     result = audited.launch(
         session,
@@ -372,9 +374,24 @@ def _cost(trial: Trial, is_first: bool, follows: bool, budget: str = "") -> tupl
     if not (is_first or follows):
         return ()
     times = "up to 3 times: with the fault, undisturbed, restarted" if trial.faults else "twice"
-    limit = f"the references if it takes under {SHORT_S:g} s, " if follows else ""
-    limit = f"what does not fit into {budget} is left out, the restarted one first, " if budget else limit
-    return (f"the job runs {times} ({limit}with two saves each; --no-reference: once)",)
+    limit = f"the last two only if it takes under {SHORT_S:g} s; " if follows else ""
+    limit = f"what does not fit into {budget} is left out, the restarted one first; " if budget else limit
+    return (f"the job runs {times} ({limit}--no-reference: once)",)
+
+
+def _shorter(runs: Path, trial: Trial) -> tuple[str, ...]:
+    """Tell how to make a drill short where the newest of the last runs of the same script took more than five minutes."""
+    names = sorted((path.name for path in runs.glob(f"*-{trial.name}-*") if "-twin-" not in path.name), reverse=True)
+    for name in names[:10]:
+        with suppress(CcbedError, OSError, ValueError, LookupError):
+            if _given(bundle.load_trial(runs / name)) == _given(trial):
+                took_s = bundle.read_history(runs / name).events[-1].t
+                return (f"its last run took {duration(took_s)}; {SHORTER}",) if took_s > LONG_S else ()
+    return ()
+
+
+def _given(trial: Trial) -> object:
+    return {name: value for name, value in codec.plain(trial.params).items() if value is not None}
 
 
 def _planned(session: Session, checked: CheckedTrial, bed: BedSpec, cost: tuple[str, ...]) -> PlannedRun:

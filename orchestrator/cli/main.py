@@ -28,7 +28,7 @@ from .render import terminal
 
 #: As ``--help`` shows the verbs.
 GROUPS = {
-    "Daily": ("up", "run", "watch", "status", "logs", "resume", "down", "runs", "help"),
+    "Daily": ("up", "run", "watch", "top", "status", "logs", "resume", "down", "runs", "help"),
     "Judge": ("check", "judge", "checkpoint", "report", "compare", "bundle"),
     "Nightly": ("nightly", "sweep", "probe", "trend", "baseline", "accept"),
     "Beds": ("plan", "exec", "heal", "set-aside", "prune"),

@@ -35,7 +35,8 @@ class Request:
 
     ``on_begin`` gets the run's directory as soon as it exists; ``on_event`` every event once it is in the journal;
     ``on_cached_twin`` the run of the twin, if it is cached; ``on_note`` a sentence for the user;
-    ``on_stage`` what begins after the end of the run, such as writing the report.
+    ``on_stage`` what begins after the end of the run, such as writing the report;
+    ``on_reference`` the steps of the run, 0 if they are not known, and every event of a reference run.
     """
 
     trial: Trial
@@ -66,6 +67,7 @@ class Request:
     on_cached_twin: Callable[[str], None] = lambda run: None
     on_note: Callable[[str], None] = lambda text: None
     on_stage: Callable[[str], None] = lambda text: None
+    on_reference: Callable[[int, Event], None] = field(default=lambda steps, event: None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,6 +88,7 @@ class Twin:
     ``every``: of a script, the steps between two recorded states: those of the run, if that came first.
     ``saves``: of a script, step -> key of what it saved -> digest or value. ``generators``: of a script, rank -> ``torch@40`` ->
     fingerprint of the random state. ``lists``: of a script, rank -> step -> tensors that it keeps in lists -> their digests.
+    ``reused``: it was made for an earlier run of the same script.
     """
 
     key: str
@@ -105,6 +106,7 @@ class Twin:
     saves: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     generators: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     lists: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
+    reused: bool = False
 
 
 class NodeFiles(Protocol):

@@ -46,13 +46,16 @@ def close(directory: Path, workdir: Path | None, sign: Sign = _no_keeper) -> Non
 
     ``workdir``: of its bed; None where the bed no longer exists. ``sign``: by its keepers, where they can be reached.
     """
-    if bundle.is_sealed(directory):
-        return
+    if not bundle.is_sealed(directory):
+        _complete(directory, workdir)
+        seal.seal(directory, sign)
+
+
+def _complete(directory: Path, workdir: Path | None) -> None:
     if workdir is not None:
         bundle.keep_keeper_events(directory, workdir)
     lines = run_metrics.lines(bundle.load(directory))
     paths.write(directory / "metrics.jsonl", "".join(f"{line}\n" for line in lines).encode())
-    seal.seal(directory, sign)
 
 
 def conclude(
@@ -96,6 +99,15 @@ def conclude(
         run=directory.name, directory=str(directory), code=code, verdicts=verdicts,
         changes=changes, unsaved=unsaved, obstacle=obstacle, judged=run,
     )  # fmt: skip
+
+
+def passes(catalogue: Catalogue, directory: Path, workdir: Path) -> bool:
+    """Whether a run that has ended and is not sealed would pass."""
+    _complete(directory, workdir)
+    run = bundle.load(directory, judged=False)
+    verdicts = judge.judge(run, catalogue, judge.listed(run, bundle.planned_checks(run) or ()))
+    outcome, _, kind = views.ending(run.history)
+    return judge.exit_code(verdicts, outcome, kind, run.trial.require) == EXIT_PASS
 
 
 def finish(

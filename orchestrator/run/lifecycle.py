@@ -75,6 +75,10 @@ def _start(request: Request, plan: Plan, directory: Path, *, fresh: bool = True)
         abandon.collect_and_close(request, directory, "interrupted in the reference run")
         bed_files.end_run(Path(request.bed.workdir), directory.name)
         raise Interrupted(*interruption.problems, hint=f"run it again: {request.command}") from interruption
+    if request.twin_after:
+        from . import kept_references
+
+        kept_references.reuse(request, directory)
     request = twin_runs.with_interval(request, directory)
     if is_new or not fresh:
         plan = preparation.renew(request, plan, directory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -14,7 +15,7 @@ from ..core.verdict import twin as twins
 from ..model import codec
 from ..model.errors import Interrupted
 from ..model.event import History
-from ..model.events import FaultInjected, RunEnd, RunInterrupted, RunResumed
+from ..model.events import FaultInjected, RankStep, RunEnd, RunInterrupted, RunResumed
 from ..model.launch import Request
 from ..model.plan import Plan
 from ..model.run import SHORT_S, Control, Twin
@@ -48,11 +49,18 @@ def provide_after(request: Request, directory: Path) -> bool:
     work, is_interrupted = directory / paths.WORK, False
     if not request.twin_after or request.stop or not _is_open(request, directory) or bundle.stage(directory) != "ended":
         return False
+    if not bundle.is_sealed(directory):
+        _use_again(request, directory)
     is_complete = (directory / bundle.TWIN).exists() or bundle.is_sealed(directory)  # by an orchestrator that died then
     is_comparable = not is_complete and work.is_dir() and _is_comparable(request, directory)
     if is_comparable:
         try:
-            _store(_make(request, directory, _outside_files(request, directory)), directory)
+            from . import kept_references
+
+            hidden = _outside_files(request, directory)
+            twin = _make(request, directory, hidden)
+            _store(twin, directory)
+            kept_references.keep(request, directory, twin, _restart(directory), hidden)
         except preparation.NotComparable as error:
             request.on_note(f"no reference run follows: {error.problems[0]}")
             bundle.keep_reason(directory, error.problems[0])
@@ -65,6 +73,26 @@ def provide_after(request: Request, directory: Path) -> bool:
         bed_files.end_twin(Path(request.bed.workdir))
     shutil.rmtree(work, ignore_errors=True)
     return is_interrupted
+
+
+def _use_again(request: Request, directory: Path) -> None:
+    """Store the reference runs that were chosen as the run began, if it passes with them: else they are made anew."""
+    from . import kept_references
+
+    chosen, twin = directory / bundle.CHOSEN_TWIN, directory / bundle.TWIN
+    if not chosen.exists():
+        return
+    chosen.rename(twin)
+    request.on_stage("judging by the reference run that is used again")
+    is_alike = kept_references.is_restarted_alike(request, _restart(directory))
+    if not (is_alike and judging.passes(request.catalogue, directory, Path(request.bed.workdir))):
+        twin.unlink()
+        request.on_note("the reference runs are made anew: only PASS rests on those of an earlier run")
+
+
+def _restart(origin: Path) -> list[object]:
+    """What the restarted reference of a run depends on beside its trial."""
+    return [sorted(twins.restarting(bundle.read_history(origin))), _kept_random_states(origin)]
 
 
 def _outside_files(request: Request, directory: Path) -> tuple[str, ...]:
@@ -88,6 +116,8 @@ def _outside_files(request: Request, directory: Path) -> tuple[str, ...]:
 def remove_copies(directory: Path) -> None:
     """Remove the copies of the project in which the twin and the control of a run that passed have worked."""
     document = paths.document(directory, bundle.TWIN) if (directory / bundle.TWIN).exists() else {}
+    if document.get("reused"):
+        return
     control = document.get("control") or {}
     for run in filter(None, (document.get("run"), control.get("run"))):
         for name in (paths.WORK, paths.OUT):
@@ -154,8 +184,9 @@ def _store(twin: Twin | None, directory: Path) -> None:
 
 def with_interval(request: Request, origin: Path) -> Request:
     """A request whose ranks record states at the same steps as the run ``origin``, or its twin if that was first, did."""
-    if (origin / bundle.TWIN).exists():
-        return _at_interval(request, paths.document(origin, bundle.TWIN).get("every"))
+    for name in (bundle.TWIN, bundle.CHOSEN_TWIN):
+        if (origin / name).exists():
+            return _at_interval(request, paths.document(origin, name).get("every"))
     if not bundle.has_ended(origin):
         return request
     return _at_interval(request, training.checkpoint_cost.state_interval(training.lineage_of(bundle.load(origin))))
@@ -268,7 +299,10 @@ def _run(request: Request, origin: Path, kind: str, hidden: Sequence[str]) -> Pa
         draft = preparation.Draft(request=request, origin=origin, hidden=hidden, views=views)
         plan = preparation.begin(draft, directory)
         request.on_begin(str(directory))
-        _drive(request, plan, directory, origin)
+        made = bundle.read_history(origin).of(RankStep)
+        steps = max((event.data.step + (event.data.offset or 0) for event in made), default=0)
+        report = functools.partial(request.on_reference, steps)
+        _drive(replace(request, on_event=report), plan, directory, origin)
     return directory
 
 

@@ -31,6 +31,8 @@ PLAN = "plan.json"
 FINGERPRINT = "fingerprint.json"
 BUNDLE = "bundle.json"
 TWIN = "twin.json"
+#: The reference runs that a run uses again if it passes, from its beginning until it is judged.
+CHOSEN_TWIN = "chosen-twin.json"
 NO_TWIN = "no-twin.json"
 HISTORY = "history.jsonl"
 VERDICTS = "verdicts.json"

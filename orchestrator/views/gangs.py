@@ -147,7 +147,9 @@ class Cause:
         why = self.exit.data.error
         if self.error and reported:
             why = ": ".join(filter(None, (self.error.data.kind, self.error.data.message)))
-        return f"{ended}: {_cut(' '.join(_SOURCE.sub('', why).split()), _WHY)}{self.peers}" if why else ended
+        reason = _cut(" ".join(_SOURCE.sub("", why or "").split()), _WHY)
+        parts = filter(None, (self.peers, reason))  # where the peers were says more than that they did not come
+        return f"{ended}: {'; '.join(parts)}" if why else ended
 
 
 def root_cause(history: History, gang: Gang) -> Cause | None:
@@ -179,7 +181,7 @@ def root_cause(history: History, gang: Gang) -> Cause | None:
     is_of_peers = cause.data.code == -signal.SIGABRT or (
         error is not None and standing.is_of_peers(error.data.kind, error.data.message)
     )
-    peers = "".join(f"; {text}" for text in _peers(history, gang)) if is_of_peers else ""
+    peers = "; ".join(_peers(history, gang)) if is_of_peers else ""
     return Cause(rank=cause.data.rank, exit=cause, error=error, followers=followers, peers=peers)
 
 
@@ -194,8 +196,9 @@ def _peers(history: History, gang: Gang) -> Iterator[str]:
     stacks = {rank: frames for rank, frames in stacks.items() if rank not in gang.by_rank(events.RankError)}
     for rank in [rank for rank in standing.absent(stacks) if standing.is_in_script(stacks[rank])][:_NAMED]:
         yield f"rank {rank} was at {standing.position(stacks[rank])}, in no collective"
-    if len(waiting := standing.groups(stacks)) > 1:
-        yield f"others were in different collectives: {standing.places(waiting)}"
+    failed = {rank: event.data.stack or () for rank, event in gang.by_rank(events.RankError).items()}
+    if len(waiting := standing.groups({**failed, **stacks})) > 1:
+        yield f"different collectives: {standing.places(waiting)}"
 
 
 def _early_leaver(

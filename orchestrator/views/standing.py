@@ -39,7 +39,7 @@ class Group:
 
     @property
     def text(self) -> str:
-        return f"{rank_names(self.ranks)} in {self.call} at {self.position}"
+        return f"{rank_names(self.ranks)} in {self.call} at {self.position.partition(' (')[0]}"
 
 
 def is_waiting(frames: tuple[str, ...]) -> bool:
@@ -58,10 +58,10 @@ def is_in_script(frames: tuple[str, ...]) -> bool:
 
 
 def position(frames: tuple[str, ...]) -> str:
-    """The innermost frame of the user's code as ``train.py:14 (load)``."""
+    """The innermost frame of the user's code as ``train.py:14 (load)``, at the top of a file without a function."""
     frame = next((frame for frame in frames if not _LIBRARY.search(frame)), frames[0])
     place, _, function = frame.rpartition(" ")
-    return f"{place.rpartition('/')[2]} ({function})"
+    return place.rpartition("/")[2] + (f" ({function})" if function != "<module>" else "")
 
 
 def groups(stacks: Stacks) -> tuple[Group, ...]:

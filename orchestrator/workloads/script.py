@@ -150,7 +150,7 @@ def run(ctx: context.RankContext) -> None:
 
 def _run_warm(ctx: context.RankContext, script: str, module: Path) -> None:
     """Run the script in this process, which has imported torch. Raises SystemExit unless its code is 0, and ScriptFailed."""
-    from ..rank.runtime import interpreter, program
+    from ..rank.runtime import interpreter, opened_files, program
 
     params: Params = ctx.params
     at_start = interpreter.environment_at_start()
@@ -163,7 +163,10 @@ def _run_warm(ctx: context.RankContext, script: str, module: Path) -> None:
     watcher = interpreter.load_watcher(module.parent / "watcher")
     interpreter.hide_modules()
     watcher.install(ctx.gang.out, via="warm", notify=ctx.report_watched)
+    end = opened_files.begin(f"{ctx.gang.out}/opened-r{ctx.rank}.jsonl") if ctx.gang.isolation else None
     failure = program.execute(script, params.module)
+    if end:
+        end()
     unflushed = program.finish(params.exit_timeout_s, lambda message: ctx.report_error("exit-timeout", message))
     if failure:
         raise failure

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.run import preparation, work_dirs
+from orchestrator.run import judging, preparation, work_dirs
 from orchestrator.store import index
 
 from .conftest import Bed
@@ -136,3 +136,59 @@ def test_where_no_view_can_be_made_no_reference_of_such_a_job_begins(
     assert "use {out} in its arguments, --map, or --reference" in output
     assert drill.before == [drill.state()]
     assert verdicts["bit-exact"]["outcome"] == "skipped"
+
+
+#: Saves in a directory that each run has for itself, and reads data outside of its project.
+REPEATABLE = """
+import os, sys, time, torch, torch.distributed as dist
+torch.manual_seed(0)
+dist.init_process_group("gloo")
+model, last = torch.nn.Linear(4, 2), sys.argv[1] + "/last.pt"
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+first, scale = 0, float(open(sys.argv[2]).read())
+if os.path.exists(last):
+    saved = torch.load(last)
+    model.load_state_dict(saved["model"]), optimizer.load_state_dict(saved["optimizer"])
+    first = saved["step"]
+for step in range(first, 16):
+    optimizer.zero_grad()
+    model(torch.full((3, 4), scale * step)).square().mean().backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+    optimizer.step()
+    if step % 4 == 3 and dist.get_rank() == 0:
+        os.makedirs(sys.argv[1], exist_ok=True)
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}, last + ".part")
+        os.replace(last + ".part", last)
+    dist.barrier()
+    time.sleep(0.05)
+"""
+
+
+def test_the_second_drill_of_an_unchanged_script_costs_one_run(
+    bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project/job.py").write_text(REPEATABLE)
+    (tmp_path / "scale").write_text("0.01")
+    monkeypatch.chdir(tmp_path / "project")
+
+    def drill() -> tuple[str, int]:
+        runs = tmp_path / "runs"
+        before = len(list(runs.glob("*-twin-*")))
+        options = ("--nodes", "2", "--fail-node", "1", "--runs-dir", str(runs))
+        code, output = bed.ccbed("run", "job.py", *options, "--", "{out}", str(tmp_path / "scale"))
+        assert code == 0, output
+        return output, len(list(runs.glob("*-twin-*"))) - before
+
+    output, made = drill()
+    assert made == 2 and "used again" not in output
+    output, made = drill()
+    assert made == 0 and " UTC used again: " in output, output
+    with monkeypatch.context() as patched:
+        patched.setattr(judging, "passes", lambda *_: False)
+        output, made = drill()
+    assert made == 2 and "only PASS rests on those of an earlier run" in output, output
+    (tmp_path / "scale").write_text("0.02")
+    output, made = drill()
+    assert made == 2 and f"not used again: {tmp_path / 'scale'} has changed" in output, output

@@ -42,7 +42,7 @@ RUNNING = {
 }  # fmt: skip
 #: Verb -> why it has no line.
 WITHOUT = {
-    **dict.fromkeys(("status", "plan", "doctor", "watch", "logs", "list"), "it reads from hosts, and changes nothing"),
+    **dict.fromkeys(("status", "plan", "doctor", "watch", "top", "logs", "list"), "it reads from hosts, and changes nothing"),
     **dict.fromkeys(("check", "judge", "report", "compare", "runs", "trend", "baseline", "accept", "bundle"), "it works on bundles"),
     "checkpoint": "it reads files of the user",
     **dict.fromkeys(("size", "init", "config", "completion", "help"), "it contacts no host"),

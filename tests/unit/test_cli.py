@@ -121,7 +121,7 @@ def test_a_cached_twin_is_printed(ccbed: Desk) -> None:
     out = io.StringIO()
     printer = live_lines.Printer(terminal=terminal.Terminal(out=out, err=out), trial=ccbed.launched[-1].trial, slots=())
     printer.cached_twin("2026-11-21T02-00-07Z-dp-ring-twin-9d12")
-    expected = "reference 2026-11-21T02-00-07Z-dp-ring-twin-9d12: the same trial without faults, run earlier (cached)\n"
+    expected = "reference run of 02:00 UTC used again: 2026-11-21T02-00-07Z-dp-ring-twin-9d12\n"
     assert out.getvalue() == expected
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import io
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from orchestrator.app import run
-from orchestrator.model.event import History
+from orchestrator.cli.render import live_lines, terminal
+from orchestrator.model.event import History, event
+from orchestrator.model.events import RankStep
 from orchestrator.model.trial import FaultPlan, Trigger
 from orchestrator.run import twin_runs
+from orchestrator.store import bundle
 
 from . import history
 from .test_cli import Desk, ccbed
@@ -24,7 +29,7 @@ LOSS = FaultPlan(id="f0", fault="crash-node", node=2, at=Trigger(after_save=2))
 @pytest.mark.parametrize(
     ("faults", "is_first", "follows", "cost"),
     [
-        ((LOSS,), False, True, "up to 3 times: with the fault, undisturbed, restarted (the references if it takes under 60 s, "),
+        ((LOSS,), False, True, "up to 3 times: with the fault, undisturbed, restarted (the last two only if it takes under 60 s; "),
         ((LOSS,), True, False, "up to 3 times: with the fault, undisturbed, restarted ("),
         ((), True, False, "twice ("),
     ],
@@ -34,7 +39,7 @@ def test_a_script_with_references_is_said_to_run_several_times(
 ) -> None:
     trial = history.trial(*faults, workload="script")
     (text,) = run._cost(trial, is_first, follows)
-    assert text == f"the job runs {cost}with two saves each; --no-reference: once)"
+    assert text == f"the job runs {cost}--no-reference: once)"
 
 
 def test_a_job_that_runs_once_is_announced_without_its_cost() -> None:
@@ -110,3 +115,36 @@ def test_a_script_whose_trial_names_bit_exact_has_one_reference_run_and_not_two(
     ccbed("up", "local.yml")
     ccbed("run", "drill.yml", "--fail-node", "2")
     assert (ccbed.launched[-1].twin, ccbed.launched[-1].twin_after) == (True, False)
+
+
+@pytest.mark.parametrize(("took_s", "is_told"), [(299.0, False), (720.0, True)])
+def test_a_drill_whose_last_run_was_long_is_told_how_to_be_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, took_s: float, is_told: bool
+) -> None:
+    trial = dataclasses.replace(
+        history.trial(LOSS, workload="script"), name="job", params={"args": ("x",), "root": None}
+    )
+    others = {
+        "2026-11-21T02-00-07Z-job-9d12": dataclasses.replace(trial, params={"args": ["x"]}),
+        "2026-11-21T03-00-07Z-job-aaaa": dataclasses.replace(trial, params={"args": ["y"]}),
+        "2026-11-21T04-00-07Z-job-twin-bbbb": trial,
+    }
+    for name in others:
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(bundle, "load_trial", lambda directory: others[directory.name])
+    monkeypatch.setattr(bundle, "read_history", lambda directory: lasting(took_s))
+    expected = ("its last run took 12 min 00 s; a shorter drill: --budget 5m, --no-reference, or fewer steps",)
+    assert run._shorter(tmp_path, trial) == (expected if is_told else ())
+
+
+def test_a_reference_run_shows_how_far_it_is_and_how_long_it_takes() -> None:
+    out = io.StringIO()
+    screen = terminal.Terminal(out=out, err=out)
+    printer = live_lines.Printer(terminal=screen, trial=history.trial(workload="script"))
+    at, source = history.clean().history.events[0].at, history.clean().history.events[0].source
+    for step, t in ((1, 2.0), (10, 11.0), (11, 12.0), (30, 31.0)):
+        made = event(RankStep(rank=0, step=step, mark="newest"), at=at, source=source)
+        printer.reference(60, dataclasses.replace(made, t=t))
+    assert out.getvalue().splitlines() == [
+        " 11.000  reference step 10 of 60, about 50 s left", " 31.000  reference step 30 of 60, about 30 s left",
+    ]  # fmt: skip

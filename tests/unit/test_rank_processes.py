@@ -135,3 +135,15 @@ def test_a_stop_ends_with_the_deadline_of_its_command(
     while not responses:
         node._loop.run_once()
     assert responses == [outcome]
+
+
+def test_what_gloo_says_of_collectives_of_different_sizes_is_read_from_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "rank-1.log"
+    assert rank_processes.read_mismatch(str(tmp_path), 1) is None
+    log.write_text("step 1\nterminate called after throwing an instance of 'gloo::EnforceNotMet'\n")
+    assert rank_processes.read_mismatch(str(tmp_path), 1) is None
+    with log.open("a") as file:
+        file.write(
+            "  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 6176 vs 32. Received data size\n"
+        )
+    assert rank_processes.read_mismatch(str(tmp_path), 1) == "a peer sent 6,176 bytes where it expected 32"

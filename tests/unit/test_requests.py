@@ -41,7 +41,7 @@ REQUESTS: dict[str, type] = {
     "init": starters.InitRequest, "bundle export": bundles.ExportRequest, "bundle verify": bundles.VerifyRequest,
     "bundle sign": bundles.SignRequest, "checkpoint check": checkpoint_audit.CheckpointRequest, "compare": compare.CompareRequest,
     "probe": node_probing.ProbeRequest, "judge": judged_records.JudgeRequest,
-    "logs": logs.LogsRequest, "report": report.ReportRequest, "watch": follow.WatchRequest,
+    "logs": logs.LogsRequest, "report": report.ReportRequest, "watch": follow.WatchRequest, "top": follow.WatchRequest,
 }  # fmt: skip
 #: Verbs of the command line itself: they have no use case, or only verbs below them.
 WITHOUT_REQUEST = {"completion", "config", "baseline", "bundle", "checkpoint", "image", "help"}

@@ -132,7 +132,7 @@ def _waiting_in_vain(message: str, stacks: dict[str, tuple[str, ...]]) -> Run:
 
 def test_the_rank_for_which_the_others_waited_in_vain_is_named_with_its_line() -> None:
     cause = _cause(_waiting_in_vain(TIMED_OUT, {"0": SAVING, "1": EXITING}))
-    assert (cause.rank, cause.peers) == (2, "; rank 0 was at train.py:49 (save), in no collective")
+    assert (cause.rank, cause.peers) == (2, "rank 0 was at train.py:49 (save), in no collective")
 
 
 def test_the_place_in_the_source_of_torch_is_left_out_of_an_error() -> None:
@@ -149,8 +149,26 @@ def test_ranks_that_met_in_different_collectives_are_told_apart() -> None:
     run = _waiting_in_vain(
         "[enforce fail at pair.cc:490] op.preamble.length <= op.nbytes. 16 vs 4", {"0": reduce, "1": backward}
     )
-    places = "rank 0 in all_reduce at train.py:20 (step), rank 1 in backward at train.py:21 (step)"
-    assert _cause(run).peers == f"; others were in different collectives: {places}"
+    places = "rank 0 in all_reduce at train.py:20, rank 1 in backward at train.py:21"
+    assert _cause(run).peers == f"different collectives: {places}"
+
+
+def test_where_the_failed_ranks_raised_counts_beside_where_the_others_stood() -> None:
+    """Rank 1 was ended by C++, because rank 2 had sent it a tensor of another size."""
+    odd = ("/x/site-packages/torch/distributed/distributed_c10d.py:2900 all_reduce", "/job/who.py:35 <module>")
+    right = ("/x/site-packages/torch/distributed/distributed_c10d.py:2900 all_reduce", "/job/who.py:18 reduce")
+    run = _failing({1: -6, 2: 1}, {1: 1.0, 2: 1.1})
+    run = _reporting(run, 2, "Connection reset by peer")
+    run = history.changed(run, "rank.error", value={"stack": odd})
+    stops = [event.type == "ok" and event.node == "n0" for event in run.history.events if event.f == "gang.stop"]
+    run = history.changed(run, "gang.stop", stops.index(True), value={"stacks": {"0": right, "3": right}})
+    run = history.changed(run, "rank.exit", 1, value={"error": "a peer sent 6,176 bytes where it expected 32"})
+    cause = _cause(run)
+    assert cause.rank == 1
+    assert cause.how == (
+        "was ended by SIGABRT: different collectives: rank 2 in all_reduce at who.py:35, "
+        "ranks 0 and 3 in all_reduce at who.py:18; a peer sent 6,176 bytes where it expected 32"
+    )
 
 
 @pytest.mark.parametrize(

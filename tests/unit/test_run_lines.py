@@ -21,6 +21,7 @@ from orchestrator.model.events import (
     RankUnobserved,
 )
 from orchestrator.model.run import Run
+from orchestrator.model.trial import FaultPlan, Trigger
 
 from . import history
 
@@ -160,6 +161,25 @@ def test_ranks_without_a_step_are_named_once_others_have_made_many() -> None:
     assert lines((0, 1), 16) == ["note: cannot be judged: ranks 2 3 (no step yet, while others have made 16)"]
     assert lines((0, 1, 2, 3), 16) == lines((0, 1), 6) == lines((0, 1), 16, epoch=1) == []
     assert lines((0, 1), 1600, after_s=9.0) == [], "their first steps may be on their way"
+
+
+def test_a_drill_of_long_steps_is_told_once_how_to_be_short() -> None:
+    def lines(step_s: float, epoch: int = 0, **params: object) -> list[str]:
+        first = [(2.0, RankStep(rank=rank, step=1, mark="first")) for rank in range(4)]
+        later = [(2.0 + step_s * done, RankStep(rank=0, step=1 + done, mark="newest")) for done in (1, 2, 3, 50)]
+        trial = replace(
+            history.trial(FaultPlan(id="f0", fault="crash-node", node=2, at=Trigger(step=1)), workload="script")
+        )
+        run = replace(history.clean(), trial=replace(trial, params=params))
+        at, source = run.history.events[0].at, run.history.events[0].source
+        made = [replace(event(data, at=at, source=source, epoch=epoch), t=t) for t, data in [*first, *later]]
+        return lines_of(run, History(tuple(made)))
+
+    assert lines(2.5) == [
+        "note: a step takes 2.5 s, so 120 steps take 5 min; a shorter drill: --budget 5m, --no-reference, or fewer steps"
+    ]
+    assert lines(0.5) == lines(2.5, stop_at="5m") == []
+    assert not any("a step takes" in line for line in lines(2.5, epoch=1))
 
 
 def test_a_rank_that_was_killed_for_memory_is_detected_with_the_reason() -> None:

@@ -356,6 +356,7 @@ def test_a_run_ends_with_at_most_twelve_lines(
     result: Outcome, outcome: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(summary_lines, "_failed_log", lambda run, lines: ["log       rank 1", *["its line"] * lines])
     checks = (*NAMES, "finished", "fault-verified", "evidence-agrees", "planned-faults-only")
     rows = {"attempt 1": {part: {"result": result, "text": LONG} for part in state_parts.PARTS}}
     made = tuple(Verdict(check=name, outcome=result, text=LONG, evidence={"rows": rows}) for name in checks)

@@ -83,7 +83,7 @@ def test_the_rank_outside_of_the_collective_is_the_culprit() -> None:
 def test_ranks_in_different_collectives_are_told_apart_the_smallest_group_first() -> None:
     """No rank is blamed: one that has gone on to the next collective looks the same as one that left the common way."""
     report = _decide(QUIET, _done({0: REDUCE, 1: BACKWARD}), _done({2: BACKWARD}))
-    places = "rank 0 in all_reduce at train.py:20 (step), ranks 1 and 2 in backward at train.py:21 (step)"
+    places = "rank 0 in all_reduce at train.py:20, ranks 1 and 2 in backward at train.py:21"
     assert report.reason == f"no step for 31 s: ranks wait in different collectives: {places}"
     assert report.culprit is None
 

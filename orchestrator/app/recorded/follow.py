@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ...model.errors import InfrastructureError
-from ...model.event import Event
+from ...model.event import Event, History
 from ...model.events import RunEnd
 from ...model.frozen import dataclass
 from ...model.launch import Result
@@ -28,7 +28,7 @@ _SEAL_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchRequest:
-    """The request of `ccbed watch`."""
+    """The request of `ccbed watch` and `ccbed top`."""
 
     run: str = named_run("latest")
     runs_dir: Path = runs_directory()
@@ -45,12 +45,15 @@ class Watched:
     until: float
     is_driven: Callable[[], bool]
 
+    def history(self) -> History:
+        return bundle.read_history(self.directory)
+
     def events(self) -> Iterator[Event]:
         """Yield every event once, past and future. Raises InfrastructureError when no further event can come."""
         shown = 0
         while True:
             driven = self.is_driven()
-            events = bundle.read_history(self.directory).events
+            events = self.history().events
             yield from events[shown:]
             shown = len(events)
             has_ended = any(event.kind is RunEnd for event in events) or (self.directory / seal.MANIFEST).exists()

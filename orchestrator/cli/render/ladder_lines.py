@@ -18,7 +18,7 @@ LINES, WIDTH = 12, 100
 _INDENT = 25
 _STYLES = {"holds": "good", "does not hold": "bad", "unknown": "warn", "not asked": "dim"}
 _MORE = " … (-v)"
-_CLAUSE = re.compile(r"[;,] | · | \(")
+_CLAUSE = re.compile(r"[;,] (?!\d)| · | \(")
 
 
 def failovers(run: Run, view: views.RunView) -> Iterator[str]:

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ...app.observers import PlannedRun
-from ...app.places import is_twin, short_path
+from ...app.places import duration, is_twin, short_path
 from ...app.requests import OutputRequest
 from ...model.event import Event, History
-from ...model.events import RunEnd
+from ...model.events import RankStep, RunEnd
 from ...model.frozen import dataclass, field
 from ...model.launch import Result
 from ...model.trial import Trial
@@ -43,6 +43,7 @@ class Printer:
     quiet: bool = False
     lock: threading.RLock = field(default_factory=threading.RLock)
     _printed_at: float = 0.0
+    _reference: tuple[float, int] | None = None
     _lines: run_lines.RunLines = field(init=False)
 
     def __post_init__(self) -> None:
@@ -54,7 +55,7 @@ class Printer:
                 self.terminal.lines(lines)
 
     def cached_twin(self, run: str) -> None:
-        self.head([f"reference {run}: the same trial without faults, run earlier (cached)"])
+        self.head([f"reference run of {run[11:16].replace('-', ':')} UTC used again: {run}"])
 
     def note(self, text: str) -> None:
         self.head([f"note   {text}"])
@@ -65,8 +66,20 @@ class Printer:
             with self.terminal.surviving():
                 (self.terminal.status if self.terminal.live else self.terminal.line)(f"          {text}")
 
+    def reference(self, steps: int, event: Event) -> None:
+        """Show how far a reference run is, and how long it takes: the run itself has made ``steps`` steps."""
+        if event.kind is not RankStep or event.data.rank != 0 or self.quiet or self.terminal.quiet:
+            return
+        step = event.data.step + (event.data.offset or 0)
+        self._reference = self._reference or (event.t, step)
+        done, took_s = step - self._reference[1], event.t - self._reference[0]
+        left = f" of {steps}, about {duration(took_s / done * (steps - step))} left" if done and steps > step else ""
+        with self.terminal.surviving():
+            self._print(run_lines.Line(t=event.t, label="reference", text=f"step {step}{left}", passing=True))
+
     def directory(self, path: str) -> None:
         """Print where the run, or its twin, is recorded."""
+        self._printed_at, self._reference = 0.0, None
         if "-twin-control-" in Path(path).name:
             self.head(
                 [f"reference {short_path(path)}: the same trial, restarted where the faults act, to compare with"]
@@ -138,6 +151,9 @@ class RunScreen:
         if event.kind is RunEnd and self._tee:
             self._tee.stop()
         self.printer.event(event)
+
+    def reference(self, steps: int, event: Event) -> None:
+        self.printer.reference(steps, event)
 
     def cached_twin(self, run: str) -> None:
         self.printer.cached_twin(run)

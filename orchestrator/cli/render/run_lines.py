@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ...app.places import age, short_list
+from ...app.places import LONG_S, SHORTER, age, short_list
 from ...model import events
 from ...model.event import Event
 from ...model.frozen import dataclass, field
 from ...model.payload import Payload
-from ...model.trial import INSIDE, Trial
+from ...model.trial import INSIDE, SCRIPT, Trial
 from ...views import progress, quantities
 from . import probe_table
 
@@ -18,6 +18,8 @@ from . import probe_table
 SLOW_S = 0.05
 #: Steps of a rank, and seconds since the first, after which ranks of the first attempt that have made none are named.
 MANY_STEPS, STILL_S = 16, 10.0
+#: Seconds of steps after which the time of a step is known.
+SEEN_S = 4.0
 #: Cases from one line with the remaining time to the next.
 _CASES_PER_ESTIMATE = 2
 
@@ -52,7 +54,7 @@ class RunLines:
     _joined_at: float = 0.0
     _stopping: bool = False
     _stopped_epoch: int | None = None
-    _held: dict[str, Event[events.RankHeld]] = field(default_factory=dict)
+    _held: dict[str, Event[Any]] = field(default_factory=dict)
     _inside: dict[str, set[int]] = field(default_factory=dict)
     _first_steps: dict[int, set[int]] = field(default_factory=dict)
     _first_step_at: float = float("inf")
@@ -64,6 +66,7 @@ class RunLines:
     _replacements: frozenset[str] = frozenset()
     _left: set[tuple[int | None, int]] = field(default_factory=set)
     _is_refused: bool = False
+    _is_long: bool = False
 
     def feed(self, event: Event) -> tuple[Line, ...]:
         """Return the lines of an event; most events have none."""
@@ -112,12 +115,11 @@ class RunLines:
     def _world_size(self) -> int:
         return len(self.slots) * self.trial.world.ranks_per_node if self.slots else self.trial.world.size
 
-    def _rank_held(self, event: Event[events.RankHeld]) -> Iterator[Line]:
-        self._held[event.data.hold] = event
-        return iter(())
-
-    def _rank_inside(self, event: Event[events.RankInside]) -> Iterator[Line]:
-        self._inside.setdefault(event.data.hold, set()).add(event.data.rank)
+    def _rank_point(self, event: Event[events.RankHeld | events.RankInside]) -> Iterator[Line]:
+        if isinstance(event.data, events.RankHeld):
+            self._held[event.data.hold] = event
+        else:
+            self._inside.setdefault(event.data.hold, set()).add(event.data.rank)
         return iter(())
 
     def _fault_target(self, event: Event[events.FaultTarget]) -> Iterator[Line]:
@@ -135,19 +137,13 @@ class RunLines:
             event, f"step {step}" if step else str(phase), f"{held.node} waits in {phase} for its fault{rest}"
         )
 
-    def _fault_injected(self, event: Event[events.FaultInjected]) -> Iterator[Line]:
-        evidence, began = _evidence(event.data.evidence), event.data.began
+    def _fault_injected(self, event: Event[events.FaultInjected | events.FaultVerified]) -> Iterator[Line]:
+        is_injected, evidence = isinstance(event.data, events.FaultInjected), _evidence(event.data.evidence)
+        began = getattr(event.data, "began", None) if is_injected else None
         took = event.at.mono - began if began is not None else 0.0
-        slow = f"; began at {event.t - took:.3f}" if took >= SLOW_S else ""
-        yield self._line(
-            event, "FAULT", f"{self._fault(event)} on {event.node}{f': {evidence}' if evidence else ''}{slow}"
-        )
-
-    def _fault_verified(self, event: Event[events.FaultVerified]) -> Iterator[Line]:
-        evidence = _evidence(event.data.evidence)
-        yield self._line(
-            event, "verified", f"{self._fault(event)} on {event.node}{f': {evidence}' if evidence else ''}"
-        )
+        text = f"{self._fault(event)} on {event.node}{f': {evidence}' if evidence else ''}"
+        text += f"; began at {event.t - took:.3f}" if took >= SLOW_S else ""
+        yield self._line(event, "FAULT" if is_injected else "verified", text)
 
     def _fault_act_outcome(self, event: Event) -> Iterator[Line]:
         if event.type != "ok":
@@ -273,6 +269,7 @@ class RunLines:
                 ranks = f"rank{'s' * (len(idle) > 1)} {short_list(map(str, idle))}"
                 yield from self._unjudged(event, f"{ranks} (no step yet, while others have made {MANY_STEPS})")
             if event.data.rank == 0:
+                yield from self._long(event)
                 yield self._line(event, step, "", passing=True)
             return
         epoch = event.epoch or 0
@@ -282,6 +279,15 @@ class RunLines:
         if epoch and len(done) == self._world_size:
             self._first_steps[epoch] = set()
             yield self._line(event, step, f"first step of restart {epoch} done on all ranks")
+
+    def _long(self, event: Event[events.RankStep]) -> Iterator[Line]:
+        """Say once in the first minute of a drill that its steps are long, and how to make it short."""
+        done, took_s = event.data.step - 1, event.t - self._first_step_at
+        is_drill = self.trial.workload == SCRIPT and self.trial.faults and not self.trial.params.get("stop_at")
+        if is_drill and not event.epoch and SEEN_S <= took_s <= 60.0 and took_s >= done > 0 and not self._is_long:
+            self._is_long = True
+            text = f"a step takes {took_s / done:.1f} s, so {LONG_S * done / took_s:.0f} steps take 5 min; {SHORTER}"
+            yield self._line(event, "note", text)
 
     def _rank_unobserved(self, event: Event[events.RankUnobserved]) -> Iterator[Line]:
         yield from self._unjudged(event, f"{_short(event.data.what)} ({_short(event.data.why, 160)})")
@@ -293,9 +299,8 @@ class RunLines:
             yield self._line(event, "note", f"cannot be judged: {what}")
 
     def _probe_done(self, event: Event[events.ProbeDone]) -> Iterator[Line]:
-        text = (
-            f"{event.data.probe} on {event.node}: {probe_table.medians(event.data) or event.data.error or 'no figures'}"
-        )
+        figures = probe_table.medians(event.data) or event.data.error or "no figures"
+        text = f"{event.data.probe} on {event.node}: {figures}"
         self._probed += 1
         count = len(self.trial.params.get("probes") or ()) * self._world_size
         if self._probed < count:
@@ -344,12 +349,8 @@ class RunLines:
         wanted, width = self._plan.precision, progress.relative_width(row)
         if not wanted:
             return ""
-        missed = (
-            ""
-            if width < wanted
-            else f": {quantities.fraction(wanted)} not reached in {self._plan.precision_s or 0:g} s"
-        )
-        return f", known to {quantities.fraction(width)}{missed}"
+        missed = f": {quantities.fraction(wanted)} not reached in {self._plan.precision_s or 0:g} s"
+        return f", known to {quantities.fraction(width)}{missed * (width >= wanted)}"
 
     def _remaining(self, event: Event[events.CollectiveMeasured]) -> str:
         """How many cases are left, and for how long: by the cost model, as fast as the cases so far were beside it."""
@@ -458,11 +459,11 @@ _NOTES: Mapping[type[Payload], _Lines] = {
     events.RunInterrupted: RunLines._run_interrupted,
     events.RunStopped: RunLines._run_stopped,
     events.GangJoined: RunLines._gang_joined,
-    events.RankHeld: RunLines._rank_held,
-    events.RankInside: RunLines._rank_inside,
+    events.RankHeld: RunLines._rank_point,
+    events.RankInside: RunLines._rank_point,
     events.FaultTarget: RunLines._fault_target,
     events.FaultInjected: RunLines._fault_injected,
-    events.FaultVerified: RunLines._fault_verified,
+    events.FaultVerified: RunLines._fault_injected,
     events.NodeExit: RunLines._node_exit,
     events.NodeEnded: RunLines._node_ended,
     events.NodeSilent: RunLines._node_silent,

@@ -72,12 +72,13 @@ def _show_training(session: Session, result: Result, run: Run, view: views.RunVi
     head = [] if terminal.quiet else [*ladder_lines.failovers(run, view), *_unhealed(run), *_left_out(run)]
     text = ladder_lines.clipped(ladder.headline(run, view, rungs), indent=25, rows=2)
     end = [_headline(terminal, code, text), *([] if terminal.quiet else _next(session, result))]
-    body = ladder_lines.body(terminal, run, rungs, [*head, *end])
+    is_logged = bool(code) and code != 130 and view.outcome != "finished"
+    log = [""] * 2 * is_logged  # two lines at least
+    body = ladder_lines.body(terminal, run, rungs, [*head, *end, *log])
     terminal.lines([*head, *body, *_notes(session, result, run)])
-    if code and code != 130 and view.outcome != "finished":
-        free = ladder_lines.LINES - ladder_lines.height([*head, *body, *end]) - 1
-        log = _failed_log(run, max(1, free))
-        terminal.lines(ladder_lines.clipped(line, indent=0, rows=1) for line in log)
+    free = ladder_lines.LINES - ladder_lines.height([*head, *body, *end]) - 1
+    if is_logged and free > 0:
+        terminal.lines(ladder_lines.clipped(line, indent=0, rows=1) for line in _failed_log(run, free))
     terminal.lines([*end[:1], *_failed_reports(directory), *end[1:]])
 
 

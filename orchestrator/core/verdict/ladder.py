@@ -113,7 +113,7 @@ def _survived(run: Run, view: views.RunView) -> Rung:
         state = "unknown" if view.outcome in ("running", "interrupted") else "does not hold"
     text = _finding(verdicts, state) if state in ("does not hold", "unknown") else ""
     is_newest = _outcomes(verdicts).get("resumed-newest") == "pass"
-    text = text or sentence.story(run.trial, view, is_newest=is_newest)
+    text = (text or sentence.story(run.trial, view, is_newest=is_newest)).removeprefix("the run failed: ")
     fix = fixes.TORN * any(verdict.evidence.get("tried") for verdict in verdicts)
     return Rung(name=rungs.NAMES["survived"], state=state, text=text, fix=fix, checks=_outcomes(verdicts))
 

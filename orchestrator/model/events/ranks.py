@@ -158,19 +158,23 @@ class RankFinished(Payload):
 
 @payload("rank.error", writer="rank")
 class RankError(Payload):
-    """Why the rank ends. ``kind``: of the error; ``culprit``: the rank that caused it, where that may be another."""
+    """Why the rank ends. ``kind``: of the error; ``culprit``: the rank that caused it, where that may be another.
+
+    ``stack``: of a script, where the error arose: frames as ``FILE:LINE FUNCTION``, the innermost first.
+    """
 
     rank: Rank
     kind: str | None = None
     message: str | None = None
     culprit: Rank | None = None
+    stack: tuple[str, ...] | None = None
 
 
 @payload("rank.exit", writer="agent")
 class RankExit(Payload):
     """The process of a rank exited: a detector unless ``code`` is 0. Below 0: a signal; null where it is not known.
 
-    ``error``: the exception that ``torch.distributed.elastic``'s ``@record`` wrote into the error file of the rank.
+    ``error``: the exception that ``torch.distributed.elastic``'s ``@record`` wrote into the error file of the rank, or why C++ ended it.
     """
 
     rank: Rank

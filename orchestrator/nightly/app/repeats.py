@@ -75,6 +75,7 @@ class Repeats:
         return None
 
     def launch(self, cell: Cell, repeat: int, open_run: str, again: str = "") -> runner.Attempt:
+        began = time.monotonic()
         try:
             result = self._launch(night_files.reason(self.directory.name, cell.name, repeat), open_run)
         except KeyboardInterrupt:
@@ -91,6 +92,11 @@ class Repeats:
             self.error = self._interrupted(f"run {result.run} was interrupted")
         bundle.link_latest(self.directory.parent, f"{self.directory.name}/{RUNS}/{result.run}")
         self.on_result(result)
+        if (left := cell.repeats - repeat - 1) and not self.session.is_json:
+            took_s = time.monotonic() - began
+            self.session.terminal.narrator.line(
+                f"{repeat + 1} of {cell.repeats} runs done, about {duration(left * took_s)} left"
+            )
         return runner.Attempt(run=result.run, exit=result.code)
 
     def _launch(self, reason: str, open_run: str) -> Result:

@@ -38,7 +38,7 @@ class NightLines:
     quiet: bool = False
     night: Night = field(init=False)
     past: Mapping[str, selector.Past] = field(default_factory=dict)
-    _ended: set[str] = field(default_factory=set)
+    _ended: dict[str, float] = field(default_factory=dict)
     _again: set[tuple[str, str]] = field(default_factory=set)
 
     def begin(self, night: Night, past: Mapping[str, selector.Past], directory: Path, nodes: int) -> None:
@@ -73,12 +73,11 @@ class NightLines:
             self.terminal.line(f"  {self._word(row.state)} {row.cell}: {row.reason}")
 
     def cell(self, cell: Cell, rows: Sequence[Row]) -> None:
-        self._ended.add(cell.name)
+        self._ended[cell.name] = took_s = sum(row.duration_s for row in rows if row.state != "skipped")
         if self.quiet or not rows:
             return
         state = min((row.state for row in rows), key=_ORDER.index)
         ran = [row for row in rows if row.state != "skipped"]
-        took_s = sum(row.duration_s for row in ran)
         width = max(len(name) for name in self.night.order)
         text = f"  {self._word(state)} {cell.name:<{width}}"
         if ran:
@@ -103,12 +102,14 @@ class NightLines:
         return self.terminal.style(f"{word:<8}", _STYLES[word])
 
     def _remaining(self) -> str:
-        """Empty where a cell that has not run yet is not known from an earlier night."""
+        """A cell that no earlier night knows takes as long as those of tonight do on average."""
         open_cells = [name for name in self.night.order if name not in self._ended]
-        known = [self.past.get(name, selector.NEVER).duration_s for name in open_cells]
+        took = [seconds for seconds in self._ended.values() if seconds]
+        usual_s = sum(took) / len(took) if took else None
+        known = [self.past.get(name, selector.NEVER).duration_s or usual_s for name in open_cells]
         if not open_cells or None in known:
             return ""
-        return f"about {duration(sum(filter(None, known)))} left"
+        return f"{len(open_cells)} of {len(self.night.order)} left, about {duration(sum(filter(None, known)))}"
 
 
 def show(terminal: Terminal, finished: Finished) -> None:

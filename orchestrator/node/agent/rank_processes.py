@@ -7,6 +7,7 @@ import importlib
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -214,7 +215,7 @@ class RankProcesses:
                 os.close(gang.release.pop(rank))
                 if gang.spec.isolation:
                     shutil.rmtree(temporary_directory(pid), ignore_errors=True)
-                error = read_error(gang.spec.out, rank) if code else None
+                error = (read_error(gang.spec.out, rank) or read_mismatch(gang.spec.out, rank)) if code else None
                 if code == -signal.SIGKILL and (text := cgroups.explain_oom(gang.oom_kills)):
                     error, gang.oom_kills = text, cgroups.oom_kills()
                 rank_exit = RankExit(
@@ -439,6 +440,19 @@ def read_error(out: str, rank: int) -> str | None:
         return None
     text = str(message.get("message") if isinstance(message, dict) else message)
     return text[:ERROR_LETTERS]
+
+
+def read_mismatch(out: str, rank: int) -> str | None:
+    """What gloo says of two ranks in collectives of different sizes, from the end of a rank's log; None if it says nothing."""
+    try:
+        text = plain_files.read_tail(Path(out) / f"rank-{rank}.log", ERROR_BYTES)
+    except OSError:
+        return None
+    sizes = re.search(rb"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)", text)
+    if sizes is None:
+        return None
+    sent, expected = (f"{int(size):,}" for size in sizes.groups())
+    return f"a peer sent {sent} bytes where it expected {expected}"
 
 
 def _steps_backwards(tail: bytes) -> Iterator[int]:

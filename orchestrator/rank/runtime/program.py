@@ -18,6 +18,7 @@ import random
 import runpy
 import sys
 import threading
+import traceback
 import types
 import weakref
 from collections.abc import Callable
@@ -26,6 +27,8 @@ from multiprocessing import util
 from pathlib import Path
 
 MAIN = "__main__"
+#: The most frames of an error that are reported.
+FRAMES = 16
 _OWN_FILES = str(Path(__file__).parents[1]) + os.sep
 #: CPython's exit code where the standard streams cannot be flushed.
 UNFLUSHED = 120
@@ -42,13 +45,13 @@ main_ahead: list[types.ModuleType] = []
 
 
 class ScriptFailed(Exception):
-    """An exception ended the script. ``kind``: its type. The traceback is in the log."""
+    """An exception ended the script. ``kind``: its type; ``stack``: see RankError. The traceback is in the log."""
 
     printed = True
 
-    def __init__(self, kind: str, message: str) -> None:
+    def __init__(self, kind: str, message: str, stack: tuple[str, ...] | None = None) -> None:
         super().__init__(message)
-        self.kind = kind
+        self.kind, self.stack = kind, stack
 
 
 class _CannotStart(ScriptFailed):
@@ -109,7 +112,9 @@ def execute(script: str, module_name: str = "") -> SystemExit | ScriptFailed | N
     except BaseException as error:  # noqa: BLE001
         _drop_own_frames(error)
         sys.excepthook(type(error), error, error.__traceback__)
-        return ScriptFailed(type(error).__name__, str(error))
+        frames = reversed(traceback.extract_tb(error.__traceback__)[-FRAMES:])
+        stack = tuple(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames)
+        return ScriptFailed(type(error).__name__, str(error), stack)
     return None
 
 

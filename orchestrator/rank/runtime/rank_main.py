@@ -89,7 +89,8 @@ def _run(
         else:
             traceback.print_exc()
         kind, culprit = getattr(error, "kind", type(error).__name__), getattr(error, "culprit", None)
-        notes.note(RankError(rank=rank, kind=kind, message=str(error), culprit=culprit))
+        stack = getattr(error, "stack", None)
+        notes.note(RankError(rank=rank, kind=kind, message=str(error), culprit=culprit, stack=stack))
         return 1
 
 

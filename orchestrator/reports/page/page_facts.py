@@ -11,7 +11,7 @@ from typing import Any
 from ... import views
 from ...core.verdict import sentence
 from ...model.events import RunBegin
-from ...model.run import Run
+from ...model.run import Run, Twin
 from ...model.trial import RUNGS
 from ...views import RunView
 
@@ -103,7 +103,7 @@ def run_facts(run: Run, view: RunView) -> Pairs:
         ("started", started(run)),
         ("duration", sentence.seconds(view.duration_s)),
         ("events", f"{len(run.history.events):,}"),
-        ("reference run", f"{run.twin.run} ({run.twin.key[:16]})" if run.twin else "none"),
+        ("reference run", _reference(run.twin)),
         ("started by", command(run)),
         ("reason", str(document(run, "bundle.json").get("reason", ""))),
     ]
@@ -140,6 +140,10 @@ def show(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return str(value)
+
+
+def _reference(twin: Twin | None) -> str:
+    return f"{twin.run} ({twin.key[:16]}{', used again' * twin.reused})" if twin else "none"
 
 
 def _later(at: Any) -> str:
