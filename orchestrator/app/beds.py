@@ -21,6 +21,7 @@ from .places import short_path
 from .requests import BedRef
 
 if TYPE_CHECKING:
+    from ..prepare import read_inventory
     from .hosts.node_names import Nodes
     from .hosts.quarantine import Drain
 
@@ -46,7 +47,7 @@ def wanted(session: sessions.Session, inventory: Path) -> BedSpec:
         raise _missing(session, inventory)
     _require_one_bed(inventory)
     try:
-        document = inventories.read(inventory, session.vault)
+        document = inventories.read(inventory, session.vault, session.state)
         session.terminal.secrets.update(document.secrets)
         spec = nodes_from_inventory.assemble_bed(
             document.inventory,
@@ -61,9 +62,27 @@ def wanted(session: sessions.Session, inventory: Path) -> BedSpec:
         problems = dict.fromkeys(vaulted.hide(problem, tuple(session.terminal.secrets)) for problem in error.problems)
         hint = error.hint or f"correct {inventory}, then: ccbed up {inventory}"
         raise UsageError(*problems, hint=hint) from None
+    _mention_settings(session, spec, document)
     bed = replace(nodes_from_inventory.with_inventory_path(spec, str(inventory.absolute())), vault=document.secrets)
     before = read(session, bed.name)
     return _require_own(session, bed, before) if before and before.inventory not in ("", bed.inventory) else bed
+
+
+def _mention_settings(session: sessions.Session, bed: BedSpec, document: read_inventory.Read) -> None:
+    """Say what follows from Ansible's settings, and from the connections of hosts."""
+    from ..core.bed import nodes_from_inventory
+
+    inventory = document.inventory
+    if document.settings:
+        session.terminal.note(f"Ansible's settings: {document.settings}")
+    if bed.provider == "docker" and not nodes_from_inventory.names_provider(inventory):
+        session.terminal.note("provider docker: the hosts are behind SSH, and the inventory sets no ccbed_provider")
+    open_hosts = [host for host in inventory.hosts if nodes_from_inventory.takes_any_key(host)]
+    if open_hosts:
+        where = open_hosts[0].positions["ansible_host_key_checking"]
+        session.terminal.warn(
+            f"{where}: off: keys of new hosts are accepted unseen; a known host that shows another key is still refused"
+        )
 
 
 def _require_own(session: sessions.Session, bed: BedSpec, before: BedSpec) -> BedSpec:

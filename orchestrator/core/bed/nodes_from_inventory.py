@@ -16,7 +16,7 @@ from ...model import codec
 from ...model.bed import BedSpec, ContainerSpec, Host, HostSpec, Inventory, LinkSpec, NodeSpec, PortSpec, Role
 from ...model.errors import UsageError
 from ...model.requirements import CPU_IMAGE, ENGINE_SOCKET
-from ..inventory import ssh_options, variables
+from ..inventory import causes, ssh_options, variables
 from ..spec import written_values
 from . import departed, gpu_devices, links
 
@@ -53,6 +53,7 @@ def assemble_bed(
 
     Raises UsageError with every problem of hosts that do not fit together.
     """
+    inventory = _with_provider(inventory)
     problems = [*_unsupported_ssh_options(inventory)] or [
         *_disagreements(inventory),
         *_provider_problems(inventory),
@@ -74,7 +75,7 @@ def assemble_bed(
         position = next((position for position in positions if position), inventory.path)
         problems.append(f"{position}: no node; set ccbed_nodes to 1 or more (got {_counts(inventory)})")
     if problems:
-        raise UsageError(*problems)
+        raise UsageError(*causes.fold(problems, [host.name for host in inventory.hosts]))
     provider = shared.get("provider", "process")
     slurm = cluster.read(inventory.hosts[0], home) if cluster else None
     if cluster:
@@ -107,6 +108,18 @@ def assemble_bed(
             replacements=made[len(nodes) :],
         )
     )
+
+
+def names_provider(inventory: Inventory) -> bool:
+    return any(_value(host, "provider") for host in inventory.hosts)
+
+
+def _with_provider(inventory: Inventory) -> Inventory:
+    """The provider follows from the connection where the inventory names none: hosts behind SSH hold containers."""
+    if names_provider(inventory) or all(map(_local, inventory.hosts)):
+        return inventory
+    hosts = (replace(host, variables={**host.variables, "ccbed_provider": "docker"}) for host in inventory.hosts)
+    return replace(inventory, hosts=tuple(hosts))
 
 
 def with_inventory_path(spec: BedSpec, inventory: str) -> BedSpec:
@@ -341,7 +354,7 @@ def _host(host: Host, home: str) -> HostSpec:
         python=str(settings.get("ansible_python_interpreter", "python3")),
         engine=_value(host, "engine", ENGINE_SOCKET),
         known_hosts=_absolute(_value(host, "known_hosts") or ssh_options.known_hosts(ssh), home),
-        first_contact=_value(host, "ssh_first_contact", ssh_options.first_contact(ssh)),
+        first_contact=_value(host, "ssh_first_contact", takes_any_key(host) or ssh_options.first_contact(ssh)),
         ssh=ssh,
         power=_value(host, "power", {}),
         switch_port=_value(host, "switch_port", {}),
@@ -349,6 +362,11 @@ def _host(host: Host, home: str) -> HostSpec:
         ssh_control=_value(host, "ssh_control", {}),
         has_become_password=host.has_become_password,
     )
+
+
+def takes_any_key(host: Host) -> bool:
+    """Whether Ansible's own settings switch the check of host keys off."""
+    return host.variables.get("ansible_host_key_checking") is False
 
 
 def _with_engine(spec: HostSpec, host: Host, engine: str, earlier: BedSpec | None) -> HostSpec:
