@@ -42,7 +42,7 @@ def wanted(session: sessions.Session, inventory: Path) -> BedSpec:
     from ..core.bed import nodes_from_inventory
     from ..prepare import read_inventory as inventories
 
-    inventory = shipped.find(inventory)
+    inventory = shipped.find(inventory if inventory.name else inventory.absolute())  # the folder "." has a name
     if not inventory.exists():
         raise _missing(session, inventory)
     _require_one_bed(inventory)
@@ -207,7 +207,7 @@ def acting_hosts(session: sessions.Session, bed: BedSpec, limit: Sequence[str] =
     """The hosts of ``--limit``, else all that are not drained. Raises UsageError: unknown, drained, or none is left."""
     listed, drained = selection.host_names(bed), drains(bed)
     if limit:
-        chosen = limited_hosts(bed, limit)
+        chosen = limited_hosts(session, bed, limit)
         problems = [f"host {host} {drained[host].text}" for host in chosen if host in drained]
         if problems:
             raise UsageError(*problems, hint=end_command(bed, *(host for host in chosen if host in drained)))
@@ -219,9 +219,19 @@ def acting_hosts(session: sessions.Session, bed: BedSpec, limit: Sequence[str] =
     return active
 
 
-def limited_hosts(bed: BedSpec, limit: Sequence[str]) -> tuple[str, ...]:
-    """The hosts that ``--limit`` names, in the order of the bed. Raises UsageError."""
-    chosen = selection.require_hosts(bed, limit)
+def limited_hosts(session: sessions.Session, bed: BedSpec, limit: Sequence[str]) -> tuple[str, ...]:
+    """The hosts that ``--limit`` names, in the order of the bed; where it names no hosts, as a pattern of Ansible. Raises UsageError."""
+    try:
+        chosen = selection.require_hosts(bed, limit)
+    except UsageError:
+        if all(host.connection == "local" for host in bed.hosts) or not Path(bed.inventory).exists():
+            raise
+        from ..prepare import ansible_listing
+
+        matches = ansible_listing.matching(Path(bed.inventory), ",".join(limit), session.vault)
+        chosen = tuple(host for host in selection.host_names(bed) if host in matches)
+        if not chosen:
+            raise
     if len(chosen) < len(selection.host_names(bed)):
         require_separate_hosts(bed, "--limit")
     return chosen
