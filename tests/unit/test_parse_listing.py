@@ -33,7 +33,7 @@ def lay(root: Path, files: Mapping[str, str]) -> Path:
 
 
 def read(path: Path, vault: Vault | None = None) -> Inventory:
-    return read_inventory.read(path, vault or Vault()).inventory
+    return read_inventory.read(path, vault or Vault(), path.parent / "state").inventory
 
 
 def wrong(path: Path, vault: Vault | None = None) -> list[str]:
@@ -143,7 +143,7 @@ def test_a_vault_is_opened_only_where_ccbed_needs_it(tmp_path: Path) -> None:
     lay(tmp_path, {"pw": "open"})
     hidden = encrypt(tmp_path, "sesame", "ansible_password") + encrypt(tmp_path, "8", "ccbed_gpus")
     lay(tmp_path, {"hosts": "[gpu]\nh1\n", "group_vars/gpu.yml": hidden})
-    document = read_inventory.read(tmp_path / "hosts", Vault(files=(str(tmp_path / "pw"),)))
+    document = read_inventory.read(tmp_path / "hosts", Vault(files=(str(tmp_path / "pw"),)), tmp_path)
     assert document.inventory.hosts[0].variables == {"ccbed_gpus": 8}
     assert wrong(tmp_path / "hosts") == [f"group_vars/gpu.yml:8: ccbed_gpus: {parse_listing.ENCRYPTED}"]
 
@@ -161,7 +161,7 @@ def test_a_password_to_become_root_is_known_to_be_there_and_not_read(tmp_path: P
     lay(tmp_path, {"pw": "open"})
     hidden = encrypt(tmp_path, "sesame", "ansible_become_password")
     lay(tmp_path, {"hosts": "[gpu]\nh1\n[other]\nh2\n", "group_vars/gpu.yml": hidden})
-    h1, h2 = read_inventory.read(tmp_path / "hosts", Vault()).inventory.hosts
+    h1, h2 = read_inventory.read(tmp_path / "hosts", Vault(), tmp_path).inventory.hosts
     assert (h1.has_become_password, h2.has_become_password) == (True, False)
     assert "sesame" not in str(h1)
 
