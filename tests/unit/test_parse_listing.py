@@ -235,7 +235,7 @@ def test_without_ansible_a_plain_file_is_still_read_and_others_say_what_is_missi
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    lay(tmp_path, {"plain.yml": "all: {hosts: {h1: {}}}", "hosts.ini": "h1\n"})
+    lay(tmp_path, {"plain.yml": "all: {hosts: {h1: {ansible_connection: local}}}", "hosts.ini": "h1\n"})
     assert [host.name for host in read(tmp_path / "plain.yml").hosts] == ["h1"]
     assert wrong(tmp_path / "hosts.ini") == [
         f"ansible-inventory is missing beside {tmp_path}/python".replace(f"{tmp_path}/", "")
