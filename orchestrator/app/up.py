@@ -295,6 +295,10 @@ def compare(
     reached = selection.reaching(bed, hosts)
     provider = session.provider(reached)
     status = provider.observe(reached)
+    bed, given = node_addresses.place(bed, status), bed
+    if bed != given:  # containers are compared with the requests that have these addresses
+        reached = selection.reaching(bed, hosts)
+        status = provider.observe(reached)
     if settle:
         status = apply.settle(provider, reached, status)
     host_problems.refuse_duplicates(bed, status)
