@@ -155,6 +155,16 @@ def test_what_lacks_is_told_with_the_fix(changes: dict[str, Any], expected: str)
     [
         ({"devices": [], "smi": False}, "fail gpus: none: nvidia-smi is not installed; install the NVIDIA driver"),
         (
+            {"devices": [], "smi": True, "problem": "exit code 18: Failed to initialize NVML: Driver/library version mismatch"},
+            "fail gpus: nvidia-smi lists 0 and fails (exit code 18: Failed to initialize NVML: Driver/library version "
+            "mismatch); the driver was updated while the former one is loaded: reboot the host",
+        ),
+        (
+            {**GPU, "problem": "exit code 15: Unable to determine the device handle for GPU0000:3B:00.0: GPU is lost."},
+            "fail gpus: nvidia-smi lists 1 and fails (exit code 15: Unable to determine the device handle for "
+            "GPU0000:3B:00.0: GPU is lost.); reboot the host",
+        ),
+        (
             {**GPU, "toolkit": "", "hook": False},
             "fail gpus: 1, but no NVIDIA container toolkit; install nvidia-container-toolkit",
         ),
@@ -168,6 +178,15 @@ def test_gpus_that_are_asked_for_must_be_there(gpus: dict[str, Any], expected: s
     assert wrong({"gpus": {**GPU, "toolkit": "1.17"}}, nodes=(wanting,)) == []
     twice = dataclasses.replace(wanting, name="n2")
     assert "1 available, 2 required" in wrong({"gpus": {**GPU, "toolkit": "1.17"}}, nodes=(wanting, twice))[0]
+
+
+def test_hosts_with_different_images_are_named_with_their_ids() -> None:
+    surveys = [
+        doctor_rules.HostSurvey(host=host(name), facts={**FINE, "images": {"torch": image}})
+        for name, image in (("h1", ""), ("h2", "sha256:aaa"), ("h3", "sha256:aaa"), ("h4", "sha256:bbb"))
+    ]
+    found = doctor_rules.find_different_images(surveys)
+    assert {name: finding.text for name, finding in found.items()} == {"h4": "torch is bbb, and on h2 aaa"}
 
 
 def test_an_image_that_is_nowhere_lacks_unless_a_registry_may_have_it() -> None:

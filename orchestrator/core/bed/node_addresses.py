@@ -72,6 +72,10 @@ def _choose(node: NodeSpec, host: HostSpec, interfaces: Interfaces, *, is_alone:
     present = ", ".join(f"{name} {' '.join(addresses)}" for name, addresses in interfaces.items())
     if node.interface and node.interface not in interfaces:
         return Choice(problem=f"has no interface {node.interface} with an address; present: {present}")
+    for name in (gloo := node.env.get("GLOO_SOCKET_IFNAME", "")).split(",") if node.env.get("GLOO_SOCKET_IFNAME") else ():
+        if name not in interfaces:
+            why = "gloo knows no exceptions, only NCCL does" if name.startswith("^") else f"there is no interface {name}"
+            return Choice(problem=f"GLOO_SOCKET_IFNAME is {gloo}, and {why}; present: {present}")
     holders = [name for name, addresses in interfaces.items() if node.address in addresses]
     is_reached = node.address == host.address
     if node.address and (node.interface in holders or (holders and not node.interface)):
