@@ -89,7 +89,9 @@ def _programs(rows: Iterable[Mapping[str, Any]], text: str) -> Iterable[str]:
             yield f"{name} names {_shown(row['value'])}"
     for line in text.splitlines():
         key, _, value = (part.strip() for part in line.partition("="))
-        if not key.startswith(("#", ";")) and (_PROGRAMS.fullmatch(key) or (key.endswith("_args") and _RUNS.search(value))):
+        if not key.startswith(("#", ";")) and (
+            _PROGRAMS.fullmatch(key) or (key.endswith("_args") and _RUNS.search(value))
+        ):
             yield f"{key} names {_shown(value)}"
 
 
@@ -105,5 +107,7 @@ def _dump(kind: str, *names: str) -> list[dict[str, Any]]:
         content = json.loads(done.output)
     except ValueError:
         lines = [line for line in done.errors.splitlines() if line.strip()]
-        raise UsageError(f"Ansible's configuration: {' '.join(lines[-1:]) or 'ansible-config printed no JSON'}") from None
+        raise UsageError(
+            f"Ansible's configuration: {' '.join(lines[-1:]) or 'ansible-config printed no JSON'}"
+        ) from None
     return [row for row in content if isinstance(row, dict)]

@@ -110,7 +110,7 @@ def _output(argv: list[str]) -> str:
 def _run(argv: list[str]) -> tuple[str, str]:
     """The output of a program, also of one that fails, and how it failed; empty if it did not."""
     try:
-        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=LIMIT_S, check=False)
+        done = subprocess.run(argv, capture_output=True, timeout=LIMIT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return "", str(error)
     output, errors = (stream.decode(errors="replace").strip() for stream in (done.stdout, done.stderr))

@@ -84,7 +84,12 @@ def prepare(state: Path, work: Work, vault: Vault, on_step: playbook_runs.OnStep
         return Outcome(ready=(), failures=failures, changed=0)
     result = playbook_runs.run(
         playbook_runs.PlaybookRun(
-            playbook="hosts", inventory=bed.inventory, hosts=hosts, variables=variables, vault=vault, configured=configured
+            playbook="hosts",
+            inventory=bed.inventory,
+            hosts=hosts,
+            variables=variables,
+            vault=vault,
+            configured=configured,
         ),
         on_step,
     )

@@ -49,7 +49,9 @@ def interfaces() -> dict[str, list[str]]:
     routes = (*(fields[0] for fields in _route_table() if fields[1] == "00000000"), *_ipv6_default_routes())
     ranks = {name: rank for rank, name in reversed(list(enumerate(routes)))}
     first = len(ranks) + 1
-    return {name: addresses[name] for name in sorted(addresses, key=lambda name: (name == "lo", ranks.get(name, first)))}
+    return {
+        name: addresses[name] for name in sorted(addresses, key=lambda name: (name == "lo", ranks.get(name, first)))
+    }
 
 
 def _ipv4_addresses() -> list[tuple[str, str]]:

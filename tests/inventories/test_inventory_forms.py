@@ -15,7 +15,6 @@ import pytest
 
 from orchestrator.core.bed import nodes_from_inventory
 from orchestrator.core.inventory import ssh_options
-from orchestrator.model.bed import BedSpec, HostSpec
 from orchestrator.model.errors import EXIT_INFRASTRUCTURE, UsageError
 from orchestrator.prepare import ansible_listing, ansible_settings, read_inventory
 from orchestrator.prepare.vault import Vault
@@ -128,7 +127,9 @@ def test_a_projects_ansible_cfg_that_names_programs_counts_once_its_user_has_nam
     file, state = tmp_path / "ansible.cfg", tmp_path / "state"
     file.write_text("[defaults]\nremote_user = someone\n")
     assert ansible_settings.read(state).settings["remote_user"]["value"] == "someone"
-    programs = "[defaults]\nvault_password_file = ./p\nlibrary = ./l\n[ssh_connection]\nssh_args = -o ProxyCommand=./x\n"
+    programs = (
+        "[defaults]\nvault_password_file = ./p\nlibrary = ./l\n[ssh_connection]\nssh_args = -o ProxyCommand=./x\n"
+    )
     file.write_text(programs + "ssh_executable = ./y\nconnection_plugins = ./z\n# callback_plugins = ./no\n")
     with pytest.raises(UsageError) as caught:
         ansible_settings.read(state)

@@ -175,7 +175,9 @@ def test_the_engine_is_restarted_for_nvidias_runtime_where_no_container_ends(
         program.chmod(0o755)
     script = (ROOT / "playbooks" / "files" / "nvidia-runtime.sh").read_text()
     environ = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    done = subprocess.run(["sh", "-e"], input=script, env=environ, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        ["sh", "-e"], input=script, env=environ, capture_output=True, text=True, check=False, timeout=60
+    )
     log = (tmp_path / "log").read_text()
     assert log.startswith("nvidia-ctk runtime configure --runtime=docker")
     assert (done.returncode != 0) == bool(problem) and problem in done.stderr

@@ -80,14 +80,21 @@ def test_a_bed_on_one_host_may_use_the_loopback_and_hosts_that_were_not_observed
     assert choice(address="127.0.0.1")[0] == "lo (ccbed_address): 127.0.0.1"
     assert node_addresses.choices(bed(), BedStatus(name="b", hosts=(HostStatus(name="h1"),))) == {}
     private = replace(bed(), network="private")
-    assert node_addresses.choices(private, BedStatus(name="b", hosts=(HostStatus(name="h1", interfaces=TWO_NICS),))) == {}
+    assert (
+        node_addresses.choices(private, BedStatus(name="b", hosts=(HostStatus(name="h1", interfaces=TWO_NICS),))) == {}
+    )
 
 
 def test_a_node_without_an_address_is_observed_with_that_of_its_interface() -> None:
     keeper = {"alive": True, "pid": 1, "agent": "a"}
     node = {"name": "n0", "state": "warm", "spec_hash": "", "incarnation": "", "ordinal": 0, "pid": 1, "reason": ""}
     rows = [{**node, "address": "", "own_mib": 0.0, "shared_mib": 0.0}]
-    observation = {"keeper": keeper, "nodes": rows, "leases": [], "interfaces": {"eth0": ["10.0.0.1"], "ib0": ["fd00::1"]}}
+    observation = {
+        "keeper": keeper,
+        "nodes": rows,
+        "leases": [],
+        "interfaces": {"eth0": ["10.0.0.1"], "ib0": ["fd00::1"]},
+    }
     status = observed_status.bed_status(bed(address="", interface="ib0"), {"h1": observation})
     assert (status.node("n0").address, status.node("n0").interface) == ("fd00::1", "ib0")
     assert dict(status.hosts[0].interfaces) == {"eth0": ("10.0.0.1",), "ib0": ("fd00::1",)}

@@ -78,6 +78,14 @@ def find_different_images(surveys: Sequence[HostSurvey]) -> dict[str, Requiremen
     return problems
 
 
+def unreached(text: str, firewall: str) -> Requirement:
+    """A port of a host that another host of the bed cannot reach. ``firewall``: one that `up` opens between the bed's hosts."""
+    if firewall:
+        return Requirement.warn("reach", text, f"`ccbed up` opens {firewall} between the bed's hosts")
+    fix = "allow every TCP port between the bed's hosts, or set ccbed_interface to another network"
+    return Requirement.fail("reach", text, fix)
+
+
 def _identities(survey: HostSurvey) -> Iterator[tuple[tuple[Any, ...], str]]:
     """Identities that no other machine has, each with its evidence in words."""
     boot, address, workdir = survey.facts.get("boot"), survey.facts.get("reached", ()), survey.facts["workdir"]

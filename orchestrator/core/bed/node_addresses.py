@@ -34,7 +34,9 @@ def place(bed: BedSpec, status: BedStatus) -> BedSpec:
         if choice.problem:
             problems[f"host {bed.node(node).host}: {choice.problem}"] = None
     if problems:
-        raise InfrastructureError(*problems, hint="set ccbed_interface or ccbed_address of that host; nothing was changed")
+        raise InfrastructureError(
+            *problems, hint="set ccbed_interface or ccbed_address of that host; nothing was changed"
+        )
 
     def placed(nodes: Sequence[NodeSpec]) -> tuple[NodeSpec, ...]:
         moved = (known.get(node.name) for node in nodes)
@@ -72,9 +74,13 @@ def _choose(node: NodeSpec, host: HostSpec, interfaces: Interfaces, *, is_alone:
     present = ", ".join(f"{name} {' '.join(addresses)}" for name, addresses in interfaces.items())
     if node.interface and node.interface not in interfaces:
         return Choice(problem=f"has no interface {node.interface} with an address; present: {present}")
-    for name in (gloo := node.env.get("GLOO_SOCKET_IFNAME", "")).split(",") if node.env.get("GLOO_SOCKET_IFNAME") else ():
+    for name in (
+        (gloo := node.env.get("GLOO_SOCKET_IFNAME", "")).split(",") if node.env.get("GLOO_SOCKET_IFNAME") else ()
+    ):
         if name not in interfaces:
-            why = "gloo knows no exceptions, only NCCL does" if name.startswith("^") else f"there is no interface {name}"
+            why = (
+                "gloo knows no exceptions, only NCCL does" if name.startswith("^") else f"there is no interface {name}"
+            )
             return Choice(problem=f"GLOO_SOCKET_IFNAME is {gloo}, and {why}; present: {present}")
     holders = [name for name, addresses in interfaces.items() if node.address in addresses]
     is_reached = node.address == host.address
@@ -92,4 +98,6 @@ def _choose(node: NodeSpec, host: HostSpec, interfaces: Interfaces, *, is_alone:
 def _routable(choice: Choice, is_alone: bool) -> Choice:
     if is_alone or not ipaddress.ip_address(choice.address).is_loopback:
         return choice
-    return Choice(problem=f"{choice.address} on {choice.interface} is a loopback address, which no other host can reach")
+    return Choice(
+        problem=f"{choice.address} on {choice.interface} is a loopback address, which no other host can reach"
+    )
