@@ -60,15 +60,15 @@ def examine(bed: BedSpec) -> dict[str, tuple[Requirement, ...]]:
 def _addresses(bed: BedSpec, surveys: Sequence[doctor_rules.HostSurvey]) -> dict[str, tuple[Requirement, ...]]:
     """Host -> the addresses of its nodes, which `up` would choose, or refuse."""
     hosts = tuple(HostStatus(name=survey.host.name, interfaces=survey.interfaces) for survey in surveys)
-    found: dict[str, dict[Requirement, None]] = {}
+    requirements: dict[str, dict[Requirement, None]] = {}
     for node, choice in node_addresses.choices(bed, BedStatus(name=bed.name, hosts=hosts)).items():
         text = f"{choice.address} on {choice.interface}, {choice.reason}"
         fix = "set ccbed_interface or ccbed_address of that host"
         requirement = (
             Requirement.fail("address", choice.problem, fix) if choice.problem else Requirement.ok("address", text)
         )
-        found.setdefault(bed.node(node).host, {})[requirement] = None
-    return {host: tuple(requirements) for host, requirements in found.items()}
+        requirements.setdefault(bed.node(node).host, {})[requirement] = None
+    return {host: tuple(requirements) for host, requirements in requirements.items()}
 
 
 def _reach(surveys: Sequence[doctor_rules.HostSurvey], addresses: Mapping[str, str]) -> dict[str, list[Requirement]]:
