@@ -70,14 +70,14 @@ def wanted(session: sessions.Session, inventory: Path) -> BedSpec:
 
 def _mention_settings(session: sessions.Session, bed: BedSpec, document: read_inventory.Read) -> None:
     """Say what follows from Ansible's settings, and from the connections of hosts."""
-    from ..core.bed import nodes_from_inventory
+    from ..core.inventory import ansible_defaults
 
     inventory = document.inventory
     if document.settings:
         session.terminal.note(f"Ansible's settings: {document.settings}")
-    if bed.provider == "docker" and not nodes_from_inventory.names_provider(inventory):
+    if bed.provider == "docker" and not ansible_defaults.names_provider(inventory):
         session.terminal.note("provider docker: the hosts are behind SSH, and the inventory sets no ccbed_provider")
-    open_hosts = [host for host in inventory.hosts if nodes_from_inventory.takes_any_key(host)]
+    open_hosts = [host for host in inventory.hosts if ansible_defaults.takes_any_key(host)]
     if open_hosts:
         where = open_hosts[0].positions["ansible_host_key_checking"]
         session.terminal.warn(

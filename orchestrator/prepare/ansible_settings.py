@@ -55,7 +55,7 @@ def _file(environ: Mapping[str, str]) -> Path | None:
     return next((path for file in _FILES if (path := file.expanduser()).is_file()), None)
 
 
-def _accept(state: Path, file: Path, rows: Iterable[Mapping[str, Any]], *, is_named: bool) -> None:
+def _accept(state: Path, file: Path, rows: Iterable[Any], *, is_named: bool) -> None:
     """Raises UsageError for a file of the current directory that names programs and was not accepted."""
     content = _content(file)
     programs = [f"{file}: {text}, which Ansible runs" for text in _programs(rows, content.decode(errors="replace"))]
@@ -81,25 +81,21 @@ def _content(file: Path) -> bytes:
         raise UsageError(f"{file}: cannot be read: {error.strerror}", hint=f"correct {NAME}, or unset it") from None
 
 
-def _programs(rows: Iterable[Mapping[str, Any]], text: str) -> Iterable[str]:
+def _programs(rows: Iterable[Any], text: str) -> Iterable[str]:
     """The settings of a file that name programs. Those of plug-ins are found as text: to list them, Ansible imports the plug-ins."""
     for row in rows:
         name = str(row.get("name"))
         if _PROGRAMS.fullmatch(name) and str(row["origin"]).startswith("/"):
-            yield f"{name} names {_shown(row['value'])}"
+            yield f"{name} names {row['value']}"
     for line in text.splitlines():
         key, _, value = (part.strip() for part in line.partition("="))
         if not key.startswith(("#", ";")) and (
             _PROGRAMS.fullmatch(key) or (key.endswith("_args") and _RUNS.search(value))
         ):
-            yield f"{key} names {_shown(value)}"
+            yield f"{key} names {value}"
 
 
-def _shown(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _dump(kind: str, *names: str) -> list[dict[str, Any]]:
+def _dump(kind: str, *names: str) -> list[Any]:
     """Raises UsageError."""
     argv = ["dump", "--format", "json", "--only-changed", "--type", kind, *names]
     done = ansible_listing.run("ansible-config", argv, ansible_listing.LIST_S, about="Ansible's configuration")

@@ -17,12 +17,10 @@ from ..model.requirements import Requirement
 from ..providers import interpreters
 from ..providers.process import fabric_checks
 from ..system import host_facts
-from . import facts, host_access, hosts, reach
+from . import facts, host_access, hosts
 
 COMMAND_S = 30.0
 _CONNECTIONS = 64
-#: Of up to so many hosts each connects to all others.
-_ALL_PAIRS = 16
 
 
 def examine(bed: BedSpec) -> dict[str, tuple[Requirement, ...]]:
@@ -32,13 +30,7 @@ def examine(bed: BedSpec) -> dict[str, tuple[Requirement, ...]]:
         results = list(pool.map(lambda host: _check_host(bed, host), known))
     looked = [result for result in results if isinstance(result, doctor_rules.HostSurvey)]
     addresses = _addresses(bed, looked)
-    different = doctor_rules.find_different_images(
-        [survey for survey in looked if not _local_image_id(bed, survey.host)]
-    )
     doubled = {} if bed.provider == "process" else doctor_rules.find_same_machine(looked)  # those are all this machine
-    unreached = _reach(
-        looked, {host: chosen[0].text.split()[0] for host, chosen in addresses.items() if chosen[0].outcome == "ok"}
-    )
     requirements: dict[str, tuple[Requirement, ...]] = {}
     for host, result in zip(known, results, strict=True):
         if isinstance(result, Requirement):
@@ -49,8 +41,6 @@ def examine(bed: BedSpec) -> dict[str, tuple[Requirement, ...]]:
                 *extra,
                 *doctor_rules.diagnose(bed, result, _local_image_id(bed, host)),
                 *addresses.get(host.name, ()),
-                *unreached.get(host.name, ()),
-                *((different[host.name],) if host.name in different else ()),
                 *_interpreter(bed),
                 *_fabric(bed),
             )
@@ -69,49 +59,6 @@ def _addresses(bed: BedSpec, surveys: Sequence[doctor_rules.HostSurvey]) -> dict
         )
         requirements.setdefault(bed.node(node).host, {})[requirement] = None
     return {host: tuple(requirements) for host, requirements in requirements.items()}
-
-
-def _reach(surveys: Sequence[doctor_rules.HostSurvey], addresses: Mapping[str, str]) -> dict[str, list[Requirement]]:
-    """Host -> the hosts that cannot reach it: each opens a port, and others connect to it, in both directions of each pair."""
-    hosts = [survey for survey in surveys if survey.host.name in addresses]
-    if len(hosts) < 2 or len(set(addresses.values())) < len(addresses):
-        return {}
-    with ThreadPoolExecutor(max_workers=min(len(hosts), _CONNECTIONS)) as pool:
-        ports = dict(zip(addresses, pool.map(lambda host: _ask(host, addresses[host.host.name]), hosts), strict=True))
-        pairs = {
-            survey.host.name: _peers(survey.host.name, [name for name in addresses if ports[name]]) for survey in hosts
-        }
-        targets = {name: [[addresses[peer], ports[peer][0]] for peer in peers] for name, peers in pairs.items()}
-        met = list(pool.map(lambda host: _ask(host, targets[host.host.name]), hosts))
-    problems: dict[str, list[Requirement]] = {}
-    firewalls = {survey.host.name: survey.facts.get("firewall", "") for survey in hosts}
-    for survey, results in zip(hosts, met, strict=True):
-        for peer, (address, port), problem in zip(
-            pairs[survey.host.name], targets[survey.host.name], results, strict=False
-        ):
-            if problem:
-                text = f"{survey.host.name} cannot reach {peer} at {address}:{port}: {problem}"
-                problems.setdefault(peer, []).append(doctor_rules.unreached(text, firewalls[peer]))
-    return problems
-
-
-def _peers(name: str, names: Sequence[str]) -> list[str]:
-    """All others; of many hosts the next ones in a ring, in both directions."""
-    others = [other for other in names if other != name]
-    if len(names) <= _ALL_PAIRS or name not in names:
-        return others[:_ALL_PAIRS]
-    at = names.index(name)
-    return [names[at - 1], names[(at + 1) % len(names)]]
-
-
-def _ask(survey: doctor_rules.HostSurvey, request: Any) -> list[Any]:
-    """What ``reach.py`` prints there; empty where it cannot run."""
-    program = f"{Path(reach.__file__).read_text(encoding='utf-8')}\nmain({json.dumps(json.dumps(request))})\n"
-    try:
-        with host_access.connect_host(survey.host) as access:
-            return list(json.loads(access.run([survey.host.python, "-"], program, COMMAND_S).stdout.splitlines()[-1]))
-    except (host_access.UnreachableError, ValueError, IndexError):
-        return []
 
 
 def _interpreter(bed: BedSpec) -> tuple[Requirement, ...]:

@@ -182,15 +182,6 @@ def test_gpus_that_are_asked_for_must_be_there(gpus: dict[str, Any], expected: s
     assert "1 available, 2 required" in wrong({"gpus": {**GPU, "toolkit": "1.17"}}, nodes=(wanting, twice))[0]
 
 
-def test_hosts_with_different_images_are_named_with_their_ids() -> None:
-    surveys = [
-        doctor_rules.HostSurvey(host=host(name), facts={**FINE, "images": {"torch": image}})
-        for name, image in (("h1", ""), ("h2", "sha256:aaa"), ("h3", "sha256:aaa"), ("h4", "sha256:bbb"))
-    ]
-    differing = doctor_rules.find_different_images(surveys)
-    assert {name: finding.text for name, finding in differing.items()} == {"h4": "torch is bbb, and on h2 aaa"}
-
-
 def test_an_image_that_is_nowhere_lacks_unless_a_registry_may_have_it() -> None:
     assert wrong({"images": {"ccbed/cpu:2.13.0": ""}}, local_image="")[0].startswith(
         "fail image: ccbed/cpu:2.13.0 is missing on the host and on the controller"

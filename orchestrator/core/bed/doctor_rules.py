@@ -64,28 +64,6 @@ def find_same_machine(surveys: Sequence[HostSurvey]) -> dict[str, Requirement]:
     return problems
 
 
-def find_different_images(surveys: Sequence[HostSurvey]) -> dict[str, Requirement]:
-    """Hosts whose image differs from that of the first host that has it: name -> finding. `up` copies the controller's, if it has one."""
-    firsts: dict[str, tuple[str, str]] = {}
-    problems = {}
-    for survey in surveys:
-        for image, image_id in survey.facts.get("images", {}).items():
-            host, first = firsts.setdefault(image, (survey.host.name, image_id)) if image_id else ("", image_id)
-            if image_id != first:
-                text = f"{image} is {image_id.removeprefix('sha256:')[:12]}, and on {host} {first.removeprefix('sha256:')[:12]}"
-                fix = "pull it anew on both, or have the right one on the controller: `ccbed up` copies it"
-                problems[survey.host.name] = Requirement.fail("image", text, fix)
-    return problems
-
-
-def unreached(text: str, firewall: str) -> Requirement:
-    """A port of a host that another host of the bed cannot reach. ``firewall``: one that `up` opens between the bed's hosts."""
-    if firewall:
-        return Requirement.warn("reach", text, f"`ccbed up` opens {firewall} between the bed's hosts")
-    fix = "allow every TCP port between the bed's hosts, or set ccbed_interface to another network"
-    return Requirement.fail("reach", text, fix)
-
-
 def _identities(survey: HostSurvey) -> Iterator[tuple[tuple[Any, ...], str]]:
     """Identities that no other machine has, each with its evidence in words."""
     boot, address, workdir = survey.facts.get("boot"), survey.facts.get("reached", ()), survey.facts["workdir"]

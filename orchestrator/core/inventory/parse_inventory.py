@@ -54,7 +54,7 @@ class _Reader:
     hosts: dict[str, dict[str, _Setting]] = field(default_factory=dict)
     groups: dict[str, dict[str, dict[str, None]]] = field(default_factory=dict)
 
-    def listing(self) -> dict[str, Any]:
+    def listing(self) -> Any:
         """The form of ``ansible-inventory --list``."""
         variables = {
             host: {key: setting.content for key, setting in settings.items()} for host, settings in self.hosts.items()
