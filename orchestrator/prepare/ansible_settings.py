@@ -57,7 +57,10 @@ def _file(environ: Mapping[str, str]) -> Path | None:
 
 def _accept(state: Path, file: Path, rows: Iterable[Any], *, is_named: bool) -> None:
     """Raises UsageError for a file of the current directory that names programs and was not accepted."""
-    content = _content(file)
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be read: {error.strerror}", hint=f"correct {NAME}, or unset it") from None
     programs = [f"{file}: {text}, which Ansible runs" for text in _programs(rows, content.decode(errors="replace"))]
     if not programs:
         return
@@ -72,13 +75,6 @@ def _accept(state: Path, file: Path, rows: Iterable[Any], *, is_named: bool) -> 
         hint = f"read it; to accept it as it is now: {NAME}={file} before the command, once"
         raise UsageError(*(f"{text}, and the file lies in the current directory" for text in programs), hint=hint)
     paths.write_json(state / _REMEMBERED, {**known, path: digest})
-
-
-def _content(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{file}: cannot be read: {error.strerror}", hint=f"correct {NAME}, or unset it") from None
 
 
 def _programs(rows: Iterable[Any], text: str) -> Iterable[str]:

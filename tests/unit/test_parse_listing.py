@@ -101,7 +101,7 @@ def test_a_mistake_is_shown_in_the_file_that_holds_it_and_once(tmp_path: Path) -
 def test_a_mistake_in_an_ini_file_is_shown_with_the_host(tmp_path: Path) -> None:
     text = INI.replace("gpus=2", "gpus=-1")
     assert wrong(lay(tmp_path, {"hosts.ini": text}) / "hosts.ini") == [
-        "hosts.ini: hosts.h1.ccbed_gpus (and on 2 other hosts): must be >= 0 (got -1)"
+        "hosts.ini: hosts.h1.ccbed_gpus: must be >= 0 (got -1); the same on 2 other hosts"
     ]
 
 

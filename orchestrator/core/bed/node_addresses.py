@@ -37,15 +37,12 @@ def place(bed: BedSpec, status: BedStatus) -> BedSpec:
         raise InfrastructureError(
             *problems, hint="set ccbed_interface or ccbed_address of that host; nothing was changed"
         )
-
-    def placed(nodes: Sequence[NodeSpec]) -> tuple[NodeSpec, ...]:
-        moved = (known.get(node.name) for node in nodes)
-        return tuple(
-            replace(node, address=choice.address) if choice and node.address else node
-            for node, choice in zip(nodes, moved, strict=True)
-        )
-
-    return replace(bed, nodes=placed(bed.nodes), replacements=placed(bed.replacements))
+    moved = {node: choice.address for node, choice in known.items() if bed.node(node).address}
+    nodes, replacements = (
+        tuple(replace(node, address=moved.get(node.name, node.address)) for node in part)
+        for part in (bed.nodes, bed.replacements)
+    )
+    return replace(bed, nodes=nodes, replacements=replacements)
 
 
 def choices(bed: BedSpec, status: BedStatus) -> dict[str, Choice]:
@@ -74,13 +71,10 @@ def _choose(node: NodeSpec, host: HostSpec, interfaces: Interfaces, *, is_alone:
     present = ", ".join(f"{name} {' '.join(addresses)}" for name, addresses in interfaces.items())
     if node.interface and node.interface not in interfaces:
         return Choice(problem=f"has no interface {node.interface} with an address; present: {present}")
-    for name in (
-        (gloo := node.env.get("GLOO_SOCKET_IFNAME", "")).split(",") if node.env.get("GLOO_SOCKET_IFNAME") else ()
-    ):
+    gloo = node.env.get("GLOO_SOCKET_IFNAME", "")
+    for name in gloo.split(",") if gloo else ():
         if name not in interfaces:
-            why = (
-                "gloo knows no exceptions, only NCCL does" if name.startswith("^") else f"there is no interface {name}"
-            )
+            why = "gloo knows no exceptions, only NCCL does" if name[:1] == "^" else f"there is no interface {name}"
             return Choice(problem=f"GLOO_SOCKET_IFNAME is {gloo}, and {why}; present: {present}")
     holders = [name for name, addresses in interfaces.items() if node.address in addresses]
     is_reached = node.address == host.address

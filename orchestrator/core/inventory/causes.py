@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-#: Up to so many lines of one cause are all shown: each names a place to correct.
+#: Up to so many lines of a file with one cause are all shown: each is a place to correct.
 LISTED = 3
 
 
@@ -17,7 +17,8 @@ def fold(problems: Iterable[str], hosts: Iterable[str]) -> Iterator[str]:
     for problem in problems:
         groups.setdefault(pattern.sub("*", problem), []).append(problem)
     for group in groups.values():
-        if len(group) <= LISTED:
+        has_lines = any(map(str.isdecimal, group[0].split(":")[1:2]))
+        if len(group) <= (LISTED if has_lines else 1):
             yield from group
         else:
-            yield f"{group[0]}; the same on {len(group) - 1} other hosts"
+            yield f"{group[0]}; the same on {len(group) - 1} other host{'s' if len(group) > 2 else ''}"

@@ -79,7 +79,7 @@ def address(value: Any) -> str:
     result = text(value)
     if not _is_numeric(result) and (not _NAME.fullmatch(result) or ".." in result):
         raise ValueError("must be a host name or a numeric address")
-    return result
+    return str(ipaddress.ip_address(result)) if _is_numeric(result) else result
 
 
 def numeric_address(value: Any) -> str:

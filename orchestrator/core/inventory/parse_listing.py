@@ -178,17 +178,13 @@ class _Reader:
         }
 
     def messages(self) -> list[str]:
-        """A line per mistake: hosts with the same mistake share the line, and so do all values of a vault without a password."""
-        grouped: dict[tuple[str, str, str], list[_Problem]] = {}
-        encrypted = [problem for problem in self.problems if problem.text == ENCRYPTED]
-        for problem in (*encrypted[:1], *(problem for problem in self.problems if problem.text != ENCRYPTED)):
-            where = problem.position.text if problem.position.line else ""
-            grouped.setdefault((where, problem.key, problem.text), []).append(problem)
-        firsts = [(group[0], len(group) - 1) for group in grouped.values()]
-        rows = [(self.files.path, line, text) for line, text in self.files.problems]
-        for problem, count in firsts:
-            text = f"{problem.position.text}{_other_hosts(problem, count)}: {problem.text}"
-            rows.append((problem.position.file, problem.position.line, text))
+        """A line per mistake, by file and line; all values of a vault without a password share one."""
+        encrypted = [problem for problem in self.problems if problem.text == ENCRYPTED][:1]
+        others = [problem for problem in self.problems if problem.text != ENCRYPTED]
+        rows = {(self.files.path, line, text) for line, text in self.files.problems} | {
+            (problem.position.file, problem.position.line, f"{problem.position.text}: {problem.text}")
+            for problem in (*encrypted, *others)
+        }
         return [text for *_, text in sorted(rows)]
 
 
@@ -207,12 +203,6 @@ def _read(key: str, value: Any) -> Any:
         raise _NotAboutValueError(f"unknown variable; {written_values.nearest(key, names)}")
     word = _WORDS.get(value.lower()) if isinstance(value, str) else None
     return known.read(value if word is None else word)
-
-
-def _other_hosts(problem: _Problem, count: int) -> str:
-    if problem.position.line or not count:
-        return ""
-    return f" (and on {count} other host{'s' if count > 1 else ''})"
 
 
 def _is_needed(key: str) -> bool:
