@@ -21,6 +21,7 @@ from .places import short_path
 from .requests import BedRef
 
 if TYPE_CHECKING:
+    from ..prepare import read_inventory
     from .hosts.node_names import Nodes
     from .hosts.quarantine import Drain
 
@@ -41,12 +42,12 @@ def wanted(session: sessions.Session, inventory: Path) -> BedSpec:
     from ..core.bed import nodes_from_inventory
     from ..prepare import read_inventory as inventories
 
-    inventory = shipped.find(inventory)
+    inventory = shipped.find(inventory if inventory.name else inventory.absolute())  # the folder "." has a name
     if not inventory.exists():
         raise _missing(session, inventory)
     _require_one_bed(inventory)
     try:
-        document = inventories.read(inventory, session.vault)
+        document = inventories.read(inventory, session.vault, session.state)
         session.terminal.secrets.update(document.secrets)
         spec = nodes_from_inventory.assemble_bed(
             document.inventory,
@@ -61,9 +62,27 @@ def wanted(session: sessions.Session, inventory: Path) -> BedSpec:
         problems = dict.fromkeys(vaulted.hide(problem, tuple(session.terminal.secrets)) for problem in error.problems)
         hint = error.hint or f"correct {inventory}, then: ccbed up {inventory}"
         raise UsageError(*problems, hint=hint) from None
+    _mention_settings(session, spec, document)
     bed = replace(nodes_from_inventory.with_inventory_path(spec, str(inventory.absolute())), vault=document.secrets)
     before = read(session, bed.name)
     return _require_own(session, bed, before) if before and before.inventory not in ("", bed.inventory) else bed
+
+
+def _mention_settings(session: sessions.Session, bed: BedSpec, document: read_inventory.Read) -> None:
+    """Say what follows from Ansible's settings, and from the connections of hosts."""
+    from ..core.inventory import ansible_defaults
+
+    inventory = document.inventory
+    if document.settings:
+        session.terminal.note(f"Ansible's settings: {document.settings}")
+    if bed.provider == "docker" and not ansible_defaults.names_provider(inventory):
+        session.terminal.note("provider docker: the hosts are behind SSH, and the inventory sets no ccbed_provider")
+    open_hosts = [host for host in inventory.hosts if ansible_defaults.takes_any_key(host)]
+    if open_hosts:
+        where = open_hosts[0].positions["ansible_host_key_checking"]
+        session.terminal.warn(
+            f"{where}: off: keys of new hosts are accepted unseen; a known host that shows another key is still refused"
+        )
 
 
 def _require_own(session: sessions.Session, bed: BedSpec, before: BedSpec) -> BedSpec:
@@ -188,7 +207,7 @@ def acting_hosts(session: sessions.Session, bed: BedSpec, limit: Sequence[str] =
     """The hosts of ``--limit``, else all that are not drained. Raises UsageError: unknown, drained, or none is left."""
     listed, drained = selection.host_names(bed), drains(bed)
     if limit:
-        chosen = limited_hosts(bed, limit)
+        chosen = limited_hosts(session, bed, limit)
         problems = [f"host {host} {drained[host].text}" for host in chosen if host in drained]
         if problems:
             raise UsageError(*problems, hint=end_command(bed, *(host for host in chosen if host in drained)))
@@ -200,9 +219,19 @@ def acting_hosts(session: sessions.Session, bed: BedSpec, limit: Sequence[str] =
     return active
 
 
-def limited_hosts(bed: BedSpec, limit: Sequence[str]) -> tuple[str, ...]:
-    """The hosts that ``--limit`` names, in the order of the bed. Raises UsageError."""
-    chosen = selection.require_hosts(bed, limit)
+def limited_hosts(session: sessions.Session, bed: BedSpec, limit: Sequence[str]) -> tuple[str, ...]:
+    """The hosts that ``--limit`` names, in the order of the bed; where it names no hosts, as a pattern of Ansible. Raises UsageError."""
+    try:
+        chosen = selection.require_hosts(bed, limit)
+    except UsageError:
+        if all(host.connection == "local" for host in bed.hosts) or not Path(bed.inventory).exists():
+            raise
+        from ..prepare import ansible_listing
+
+        matches = ansible_listing.matching(Path(bed.inventory), ",".join(limit), session.vault)
+        chosen = tuple(host for host in selection.host_names(bed) if host in matches)
+        if not chosen:
+            raise
     if len(chosen) < len(selection.host_names(bed)):
         require_separate_hosts(bed, "--limit")
     return chosen

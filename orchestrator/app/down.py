@@ -42,7 +42,7 @@ def run(session: Session, request: DownRequest) -> tuple[Ended, ...]:
         return (_end_part(session, specs[0], request),)
     if request.limit:  # an unknown host is an error also where nothing is up
         for spec in _unlisted(session, request.bed):
-            beds.limited_hosts(spec, request.limit)
+            beds.limited_hosts(session, spec, request.limit)
     if not specs:
         nothing = f"bed {request.bed}: not up, nothing to end" if request.bed else "no bed is up, nothing to end"
         session.terminal.line(nothing)
@@ -54,7 +54,7 @@ def run(session: Session, request: DownRequest) -> tuple[Ended, ...]:
 
 
 def _end_part(session: Session, bed: BedSpec, request: DownRequest) -> Ended:
-    hosts = beds.limited_hosts(departed.with_departed_hosts(bed), request.limit)
+    hosts = beds.limited_hosts(session, departed.with_departed_hosts(bed), request.limit)
     return Ended(bed=bed.name, ended=end_hosts(session, bed, hosts, force=request.force), hosts=hosts)
 
 

@@ -39,6 +39,7 @@ class Screen(Protocol):
         """Show a line that the next one replaces."""
 
     def warn(self, text: str) -> None: ...
+    def note(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

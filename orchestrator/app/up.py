@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.bed import departed, selection
+from ..core.bed import departed, node_addresses, selection
 from ..core.bed import diff as differences
 from ..model import codec
 from ..model.bed import BedSpec, BedStatus, Change, Diff
@@ -41,13 +41,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The changes that `up` would make to a bed on ``hosts``. ``due``: hosts to prepare; ``lost``: those that lost their preparation."""
+    """The changes that `up` would make to a bed on ``hosts``. ``due``: hosts to prepare; ``lost``: those that lost their preparation;
+    ``addresses``: which addresses the nodes get, and why."""
 
     bed: BedSpec
     hosts: tuple[str, ...]
     diff: Diff
     due: tuple[Due, ...]
     lost: tuple[Due, ...]
+    addresses: tuple[str, ...] = ()
 
     @property
     def document(self) -> object:
@@ -71,7 +73,8 @@ def plan(session: Session, request: UpRequest) -> Plan:
         prepared_hosts.show_due(session, due)
     status, diff, _ = compare(session, bed, hosts)
     lost = prepared_hosts.lost(session, bed, status) if request.prepare is None else ()
-    return Plan(bed=bed, hosts=hosts, diff=diff, due=due, lost=lost)
+    addresses = tuple(node_addresses.describe(bed, status))
+    return Plan(bed=node_addresses.place(bed, status), hosts=hosts, diff=diff, due=due, lost=lost, addresses=addresses)
 
 
 def run(session: Session, request: UpRequest) -> BedSpec:
@@ -268,7 +271,7 @@ def _prepared(
         if wanted is not False:
             lost = prepared_hosts.lost(session, bed, comparison[0])
         if not lost:
-            return bed, comparison
+            return node_addresses.place(bed, comparison[0]), comparison
     except UnreachedError as error:
         if wanted is not False:
             lost = prepared_hosts.lost(session, bed, error.status, error.reached)
@@ -276,7 +279,8 @@ def _prepared(
             raise
     prepared_hosts.forget(session, bed, lost)
     bed = prepared_hosts.ready(session, bed, hosts=hosts)
-    return bed, compare(session, bed, hosts, settle=True)
+    comparison = compare(session, bed, hosts, settle=True)
+    return node_addresses.place(bed, comparison[0]), comparison
 
 
 def compare(
@@ -291,6 +295,10 @@ def compare(
     reached = selection.reaching(bed, hosts)
     provider = session.provider(reached)
     status = provider.observe(reached)
+    bed, given = node_addresses.place(bed, status), bed
+    if bed != given:  # containers are compared with the requests that have these addresses
+        reached = selection.reaching(bed, hosts)
+        status = provider.observe(reached)
     if settle:
         status = apply.settle(provider, reached, status)
     host_problems.refuse_duplicates(bed, status)

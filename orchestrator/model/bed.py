@@ -279,6 +279,7 @@ class HostStatus:
     ``directory_id``: identifies the bed's directory and its machine independently of the connection; empty if absent.
     ``containers``: the number of containers, including ended ones. ``unit``: its keeper is a unit of systemd, of the system or
     of the user, which starts it again after a reboot; ``unit_problem``: why it is none. ``keeper_loss``: why it is gone, if known.
+    ``interfaces``: the addresses of each.
     """
 
     name: str
@@ -290,6 +291,7 @@ class HostStatus:
     unit: Literal["", "system", "user"] = ""
     unit_problem: str = ""
     keeper_loss: str = ""
+    interfaces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,6 +44,15 @@ def read(path: Path, vault: Vault) -> tuple[Inventory, tuple[str, ...]]:
     return parse_listing.parse(listing, files), parse_listing.secrets(files)
 
 
+def matching(path: Path, pattern: str, vault: Vault) -> frozenset[str]:
+    """The hosts of an inventory that a pattern of Ansible names; none where a part of it names none. Raises UsageError."""
+    with arguments(vault) as options:
+        argv = ["all", "-i", str(path), "--limit", pattern, "--list-hosts", *options]
+        done = run("ansible", argv, LIST_S, about=str(path))
+    is_unknown = done.code or "Could not match supplied host pattern" in done.errors
+    return frozenset() if is_unknown else frozenset(line.strip() for line in done.output.splitlines()[1:])
+
+
 def _list(path: Path, vault: Vault, options: Sequence[str]) -> variable_positions.Listing:
     """Raises UsageError."""
     argv = ["-i", str(path), "--list", "--playbook-dir", str(shipped.folder("playbooks")), *options]

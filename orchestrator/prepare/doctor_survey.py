@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..core.bed import doctor_rules, error_explanations, links
-from ..model.bed import BedSpec, HostSpec
+from ..core.bed import doctor_rules, error_explanations, links, node_addresses
+from ..model.bed import BedSpec, BedStatus, HostSpec, HostStatus
 from ..model.requirements import Requirement
 from ..providers import interpreters
 from ..providers.process import fabric_checks
+from ..system import host_facts
 from . import facts, host_access, hosts
 
 COMMAND_S = 30.0
@@ -28,6 +29,7 @@ def examine(bed: BedSpec) -> dict[str, tuple[Requirement, ...]]:
     with ThreadPoolExecutor(max_workers=min(len(known), _CONNECTIONS)) as pool:
         results = list(pool.map(lambda host: _check_host(bed, host), known))
     looked = [result for result in results if isinstance(result, doctor_rules.HostSurvey)]
+    addresses = _addresses(bed, looked)
     doubled = {} if bed.provider == "process" else doctor_rules.find_same_machine(looked)  # those are all this machine
     requirements: dict[str, tuple[Requirement, ...]] = {}
     for host, result in zip(known, results, strict=True):
@@ -38,10 +40,25 @@ def examine(bed: BedSpec) -> dict[str, tuple[Requirement, ...]]:
             requirements[host.name] = (
                 *extra,
                 *doctor_rules.diagnose(bed, result, _local_image_id(bed, host)),
+                *addresses.get(host.name, ()),
                 *_interpreter(bed),
                 *_fabric(bed),
             )
     return requirements
+
+
+def _addresses(bed: BedSpec, surveys: Sequence[doctor_rules.HostSurvey]) -> dict[str, tuple[Requirement, ...]]:
+    """Host -> the addresses of its nodes, which `up` would choose, or refuse."""
+    hosts = tuple(HostStatus(name=survey.host.name, interfaces=survey.interfaces) for survey in surveys)
+    requirements: dict[str, dict[Requirement, None]] = {}
+    for node, choice in node_addresses.choices(bed, BedStatus(name=bed.name, hosts=hosts)).items():
+        text = f"{choice.address} on {choice.interface}, {choice.reason}"
+        fix = "set ccbed_interface or ccbed_address of that host"
+        requirement = (
+            Requirement.fail("address", choice.problem, fix) if choice.problem else Requirement.ok("address", text)
+        )
+        requirements.setdefault(bed.node(node).host, {})[requirement] = None
+    return {host: tuple(requirements) for host, requirements in requirements.items()}
 
 
 def _interpreter(bed: BedSpec) -> tuple[Requirement, ...]:
@@ -75,12 +92,26 @@ def _read(bed: BedSpec, host: HostSpec, access: host_access.HostAccess) -> docto
         advised = error_explanations.explain_host(replace(host, python=interpreter), output.stderr, reachable=True)
         return Requirement.fail("python", advised.text, advised.fix)
     try:
-        host_facts: Mapping[str, Any] = json.loads(output.stdout[output.stdout.index("{") :])
+        read: Mapping[str, Any] = json.loads(output.stdout[output.stdout.index("{") :])
     except ValueError:
         text = "its output is not JSON; its shell may print text at log-in"
         return Requirement.fail("python", text, f"try: ssh {host.address} true")
     offset_s, within = _clock(access)
-    return doctor_rules.HostSurvey(host=host, facts=host_facts, clock_offset_s=offset_s, clock_uncertainty_s=within)
+    return doctor_rules.HostSurvey(
+        host=host, facts=read, clock_offset_s=offset_s, clock_uncertainty_s=within,
+        interfaces=_interfaces(access, interpreter) if host.connection == "ssh" else {},
+    )  # fmt: skip
+
+
+def _interfaces(access: host_access.HostAccess, interpreter: str) -> Mapping[str, tuple[str, ...]]:
+    """The host's own ``host_facts.interfaces()``; empty where they cannot be read."""
+    program = Path(host_facts.__file__).read_text(encoding="utf-8")
+    output = access.run([interpreter, "-"], f"{program}\nimport json\nprint(json.dumps(interfaces()))\n", COMMAND_S)
+    try:
+        content = json.loads(output.stdout.strip().splitlines()[-1])
+    except (ValueError, IndexError):
+        return {}
+    return {name: tuple(addresses) for name, addresses in content.items()}
 
 
 def _clock(access: host_access.HostAccess) -> tuple[float, float]:

@@ -103,11 +103,18 @@ def _pythons() -> dict[str, list[int]]:
 
 def _output(argv: list[str]) -> str:
     """The output of a program; empty if it is missing, fails or hangs."""
+    output, problem = _run(argv)
+    return "" if problem else output
+
+
+def _run(argv: list[str]) -> tuple[str, str]:
+    """The output of a program, also of one that fails, and how it failed; empty if it did not."""
     try:
-        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=LIMIT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.decode(errors="replace").strip() if done.returncode == 0 else ""
+        done = subprocess.run(argv, capture_output=True, timeout=LIMIT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return "", str(error)
+    output, errors = (stream.decode(errors="replace").strip() for stream in (done.stdout, done.stderr))
+    return output, f"exit code {done.returncode}: {errors or output}" if done.returncode else ""
 
 
 def _system() -> dict[str, str]:
@@ -209,7 +216,7 @@ def _image(engine: str, name: str) -> str:
 def _gpus() -> dict[str, Any]:
     """Devices, driver and container toolkit, as NVIDIA's tools report them."""
     fields = "index,uuid,name,driver_version"
-    table = _output(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"])
+    table, problem = _run(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"])
     rows = [[cell.strip() for cell in row] for row in csv.reader(table.splitlines())]
     devices = [dict(zip(fields.split(","), row)) for row in rows if len(row) == 4]  # noqa: B905 (Python 3.7)
     toolkit = _output(["nvidia-ctk", "--version"]) or _output(["nvidia-container-cli", "--version"])
@@ -217,6 +224,7 @@ def _gpus() -> dict[str, Any]:
     return {
         "devices": devices,
         "smi": bool(shutil.which("nvidia-smi")),
+        "problem": " ".join(problem.split())[:300],
         "toolkit": toolkit.partition("\n")[0],
         "hook": bool(shutil.which("nvidia-container-runtime-hook")),
         "cdi": bool(specs),

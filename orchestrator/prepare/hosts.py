@@ -17,7 +17,7 @@ from ..model.frozen import dataclass
 from ..model.requirements import ENGINE_SOCKET
 from ..providers.docker import engines
 from ..store import bed_files, shipped
-from . import facts, host_access, playbook_runs, pull
+from . import ansible_settings, facts, host_access, playbook_runs, pull
 from .vault import Vault
 
 #: The task of reset.yml that rejects a bed of another owner, or with an open run.
@@ -71,6 +71,7 @@ def prepare(state: Path, work: Work, vault: Vault, on_step: playbook_runs.OnStep
         variables["ccbed_image_ids"] = dict(work.images)
     if logins := engines.logins(stale_hosts.images(bed)):
         variables["ccbed_registry_logins"] = logins
+    configured = ansible_settings.read(state).settings
     unreachable, labels = host_access.read(
         [bed.host(entry.host) for entry in work.due], f"{bed.hostdir}/keeper/keeper.json"
     )
@@ -83,7 +84,12 @@ def prepare(state: Path, work: Work, vault: Vault, on_step: playbook_runs.OnStep
         return Outcome(ready=(), failures=failures, changed=0)
     result = playbook_runs.run(
         playbook_runs.PlaybookRun(
-            playbook="hosts", inventory=bed.inventory, hosts=hosts, variables=variables, vault=vault
+            playbook="hosts",
+            inventory=bed.inventory,
+            hosts=hosts,
+            variables=variables,
+            vault=vault,
+            configured=configured,
         ),
         on_step,
     )
@@ -151,8 +157,9 @@ def reset(state: Path, bed: BedSpec, vault: Vault, on_step: playbook_runs.OnStep
     own = {"ccbed_owner": owners.text(bed), "ccbed_owner_id": owners.identity(state)}
     variables = {**_variables(bed), **own, "ccbed_force": force}
     run = playbook_runs.PlaybookRun(
-        playbook="reset", inventory=bed.inventory, hosts=hosts, variables=variables, vault=vault, deadline_s=600
-    )
+        playbook="reset", inventory=bed.inventory, hosts=hosts, variables=variables, vault=vault, deadline_s=600,
+        configured=ansible_settings.read(state).settings,
+    )  # fmt: skip
     result = playbook_runs.run(run, on_step)
     held = [f"host {host}: {step.message}" for host, step in result.failed.items() if step.task == HELD]
     if held:

@@ -13,7 +13,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,6 +43,15 @@ _SETTINGS = {
     "ANSIBLE_SSH_ARGS": "-o ControlMaster=auto -o ControlPersist=60s -o ServerAliveInterval=2 -o ServerAliveCountMax=3",
     "ANSIBLE_SSH_CONTROL_PATH_DIR": "~/.ansible/cp-ccbed",
 }
+#: Settings of Ansible's configuration that count more than those of ccbed -> the variables that would override them.
+_CONFIGURED = {
+    "ssh_args": "ANSIBLE_SSH_ARGS",
+    "control_path_dir": "ANSIBLE_SSH_CONTROL_PATH_DIR",
+    "DEFAULT_TIMEOUT": "ANSIBLE_TIMEOUT",
+    "INTERPRETER_PYTHON": "ANSIBLE_PYTHON_INTERPRETER",
+}
+#: Each task says whether it becomes root; no user is there to type a password.
+_ALWAYS = {"ANSIBLE_BECOME": "0", "ANSIBLE_BECOME_ASK_PASS": "0", "ANSIBLE_ASK_PASS": "0"}
 _EVENTS = {
     "runner_on_ok": "ok",
     "runner_on_failed": "failed",
@@ -72,13 +81,15 @@ OnStep = Callable[[Step], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaybookRun:
-    """``playbook``: name of a shipped one; ``inventory``: path; ``hosts``: those of it that are meant."""
+    """``playbook``: name of a shipped one; ``inventory``: path; ``hosts``: those of it that are meant; ``configured``: the settings
+    that Ansible's configuration has."""
 
     playbook: str
     inventory: str
     hosts: Sequence[str]
     variables: Mapping[str, Any] = field(default_factory=dict)
     vault: Vault = field(default_factory=Vault)
+    configured: Collection[str] = ()
     deadline_s: float = DEADLINE_S
 
 
@@ -160,7 +171,8 @@ def _runner(
 
     beside = str(Path(ansible_listing.find("ansible-playbook")).parent)
     path = os.pathsep.join([beside, os.environ.get("PATH", os.defpath)])
-    settings = {name: value for name, value in _SETTINGS.items() if name not in os.environ}
+    given = {*os.environ, *(_CONFIGURED[name] for name in wanted.configured if name in _CONFIGURED)}
+    settings = {name: value for name, value in _SETTINGS.items() if name not in given}
     with _hosts_umask():
         done = ansible_runner.run(
             private_data_dir=str(folder),
@@ -169,7 +181,7 @@ def _runner(
             inventory=wanted.inventory,
             limit=",".join(wanted.hosts),
             extravars=dict(wanted.variables),
-            envvars={**ansible_listing.SETTINGS, **settings, "PATH": path},
+            envvars={**ansible_listing.SETTINGS, **settings, **_ALWAYS, "PATH": path},
             cmdline=shlex.join(options) if options else None,
             forks=forks(len(wanted.hosts)),
             settings={"pexpect_timeout": 0.2, "suppress_output_file": True},

@@ -1,4 +1,4 @@
-"""Reads any inventory that Ansible can list; a plain YAML file is read without Ansible, in a millisecond."""
+"""Reads any inventory that Ansible can list; a plain YAML file of this machine is read without Ansible, in a millisecond."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from ..core.inventory import parse_inventory
+from ..core.inventory import parse_inventory, parse_listing
 from ..model.bed import Inventory
 from ..model.errors import UsageError
 from ..model.frozen import dataclass
@@ -25,25 +25,32 @@ _LARGEST = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """An inventory, and the values of its vault that no message may show."""
+    """An inventory, and the values of its vault that no message may show; ``settings``: the ansible.cfg that counts, in words."""
 
     inventory: Inventory
     secrets: tuple[str, ...] = ()
+    settings: str = ""
 
 
-def read(path: Path, vault: Vault) -> Read:
-    """Read an inventory. Raises UsageError with all problems."""
+def read(path: Path, vault: Vault, state: Path) -> Read:
+    """Read an inventory; ``state``: where accepted configurations of Ansible are remembered. Raises UsageError with all problems.
+
+    A file whose hosts are all this machine is read without Ansible: nothing that Ansible could add concerns them.
+    """
     if not path.exists():
         raise UsageError(f"{path}: cannot be read: No such file or directory")
     if not (path.is_file() or path.is_dir()):
         raise UsageError(f"{path}: cannot be read: neither a file nor a directory")
     text = _plain(path)
     if text is not None:
-        return Read(inventory=parse_inventory.parse(text, str(path)))
-    from . import ansible_listing
+        listing, files = parse_inventory.read(text, str(path))
+        if files.problems or all(host.get("ansible_connection") == "local" for host in listing.hostvars.values()):
+            return Read(inventory=parse_listing.parse(listing, files))
+    from . import ansible_listing, ansible_settings
 
+    defaults = ansible_settings.read(state)
     inventory, secrets = ansible_listing.read(path, vault)
-    return Read(inventory=inventory, secrets=secrets)
+    return Read(inventory=defaults.apply(inventory), secrets=secrets, settings=defaults.text)
 
 
 def _plain(path: Path) -> str | None:

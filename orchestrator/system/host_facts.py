@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import fcntl
 import os
 import socket
@@ -9,7 +10,11 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
-_SIOCGIFADDR = 0x8915
+_SIOCGIFCONF = 0x8912
+#: The size of ``struct ifreq`` on 64-bit machines.
+_IFREQ = 40
+#: Flags of IPv6 addresses: IFA_F_DADFAILED, IFA_F_TENTATIVE.
+_UNUSABLE = 0x08 | 0x40
 
 
 def boot_id() -> str:
@@ -57,18 +62,54 @@ def directory_identity(path: str) -> str:
     return f"{boot_id()}:{status.st_dev}:{status.st_ino}"
 
 
-def interfaces() -> dict[str, str]:
-    """The IPv4 address of each interface that has one; the interface of the default route comes first."""
-    addresses = {}
+def interfaces() -> dict[str, list[str]]:
+    """The addresses of each interface, IPv4 before IPv6, without those that are valid on one link only.
+
+    The interface of the default route comes first, the loopback last.
+    """
+    addresses: dict[str, list[str]] = {}
+    for name, address in (*_ipv4_addresses(), *_ipv6_addresses()):
+        addresses.setdefault(name, []).append(address)
+    routes = (*(fields[0] for fields in _route_table() if fields[1] == "00000000"), *_ipv6_default_routes())
+    ranks = {name: rank for rank, name in reversed(list(enumerate(routes)))}
+    first = len(ranks) + 1
+    return {
+        name: addresses[name] for name in sorted(addresses, key=lambda name: (name == "lo", ranks.get(name, first)))
+    }
+
+
+def _ipv4_addresses() -> list[tuple[str, str]]:
+    """All addresses, also secondary ones. An alias such as ``eth0:1`` is of its interface."""
+    size = 1024 * _IFREQ
+    buffer = array.array("B", bytes(size))
+    request = struct.pack("iP", size, buffer.buffer_info()[0])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            try:
-                reply = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:
-                continue
-            addresses[name] = socket.inet_ntoa(reply[20:24])
-    default = next((fields[0] for fields in _route_table() if fields[1] == "00000000"), "")
-    return {name: addresses[name] for name in sorted(addresses, key=lambda name: name != default)}
+        filled = struct.unpack("iP", fcntl.ioctl(probe, _SIOCGIFCONF, request))[0]
+    rows = (buffer[start : start + _IFREQ].tobytes() for start in range(0, filled, _IFREQ))
+    return [(row[:16].split(b"\0")[0].decode().partition(":")[0], socket.inet_ntoa(row[20:24])) for row in rows]
+
+
+def _ipv6_addresses() -> list[tuple[str, str]]:
+    """Addresses of global scope, and the loopback's; none without IPv6. Tentative ones and those that failed do not count."""
+    rows = [line.split() for line in _lines("/proc/net/if_inet6")]
+    return [
+        (row[5], socket.inet_ntop(socket.AF_INET6, bytes.fromhex(row[0])))
+        for row in rows
+        if row[3] in ("00", "10") and not int(row[4], 16) & _UNUSABLE
+    ]
+
+
+def _ipv6_default_routes() -> list[str]:
+    rows = [line.split() for line in _lines("/proc/net/ipv6_route")]
+    routes = [(int(row[5], 16), row[9]) for row in rows if row[0] == "0" * 32 and row[1] == "00" and row[9] != "lo"]
+    return [name for _, name in sorted(routes)]
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
 
 
 def ipv4_routes() -> list[str]:

@@ -83,7 +83,7 @@ def test_ansible_never_loads_an_inventory_beyond_the_limits(
     target = tmp_path / folder / (f"all{Path(name).suffix}".removesuffix(".ini") if folder else name)
     target.write_text(LAUGHS)
     with pytest.raises(UsageError, match="aliases stand for more than 10,000 values"):
-        read_inventory.read(tmp_path, Vault())
+        read_inventory.read(tmp_path, Vault(), tmp_path)
 
 
 def test_a_large_inventory_never_reaches_ansible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,4 +91,4 @@ def test_a_large_inventory_never_reaches_ansible(tmp_path: Path, monkeypatch: py
     with (tmp_path / "hosts").open("wb") as file:
         file.truncate(3 * 1024**3)
     with pytest.raises(UsageError, match="larger than the 16,777,216 bytes that are read"):
-        read_inventory.read(tmp_path / "hosts", Vault())
+        read_inventory.read(tmp_path / "hosts", Vault(), tmp_path)

@@ -28,6 +28,7 @@ def _parser() -> argparse.ArgumentParser:
     up = verb("up", "bring the hosts up; what runs already stays")
     up.add_argument("--hosts", type=int, default=3)
     up.add_argument("--rate", default="", help="of every link, both ways: 1gbit, 100mbit …; default: unshaped")
+    up.add_argument("--form", default="", choices=layout.FORMS, help="ipv6: no IPv4 address; two-nics: nodes use eth1")
     up.add_argument("--image", default="", help="load this image of this machine's engine into all hosts' engines")
     down = verb("down", "take everything away; the engines' images are kept for the next time")
     down.add_argument("--purge", action="store_true", help="the engines' data and the keys too")
@@ -83,7 +84,7 @@ def _pid(lab: layout.Lab, host: str) -> int:
 
 def _up(options: Any, root: Path) -> None:
     began = time.monotonic()
-    lab = layout.Lab(root=root, count=options.hosts, rate=options.rate)
+    lab = layout.Lab(root=root, count=options.hosts, rate=options.rate, form=options.form)
     with rising.locked(root):
         pids = rising.up(lab)
         print(

@@ -19,6 +19,7 @@ ENGINE_DATA = "/var/lib/docker"
 MARK = "CCBED_LAB"
 SWITCH = "switch"
 IMAGE = "ccbed/cpu:2.13.0"
+FORMS = ("", "ipv6", "two-nics")
 _MOST = 200
 
 
@@ -31,15 +32,21 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lab:
-    """``rate``: of every link, both ways, as tc writes it (``1gbit``); empty: as fast as this machine is."""
+    """``rate``: of every link, both ways, as tc writes it (``1gbit``); empty: as fast as this machine is.
+
+    ``form``: ``ipv6``: the hosts have no IPv4 address; ``two-nics``: nodes use eth1, and SSH eth0; empty: one of IPv4.
+    """
 
     root: Path = DEFAULT_ROOT
     count: int = 3
     rate: str = ""
+    form: str = ""
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= _MOST:
             raise ValueError(f"hosts: must be 1 to {_MOST} (got {self.count})")
+        if self.form not in FORMS:
+            raise ValueError(f"form: must be one of {', '.join(FORMS[1:])} (got {self.form})")
         if self.rate:
             bits(self.rate)
 
@@ -56,9 +63,20 @@ class Lab:
         number = int(hashlib.sha256(str(self.root).encode()).hexdigest()[:6], 16) % 511 + 1
         return f"198.{18 + number // 256}.{number % 256}"
 
+    def address(self, number: int) -> str:
+        """With ``ipv6`` of a network of unique local addresses (RFC 4193)."""
+        if self.form != "ipv6":
+            return f"{self.network}.{number}"
+        return f"fd00:{':'.join(self.network.split('.'))}::{number:x}"
+
+    @property
+    def prefix(self) -> str:
+        """Length of the network's prefix, as ip takes it behind an address."""
+        return "64" if self.form == "ipv6" else "24"
+
     @property
     def controller(self) -> str:
-        return f"{self.network}.254"
+        return self.address(254)
 
     @property
     def uplink(self) -> str:
@@ -74,7 +92,7 @@ class Lab:
         return tuple(self._host(number) for number in range(1, self.count + 1))
 
     def _host(self, number: int) -> Host:
-        return Host(name=f"h{number}", address=f"{self.network}.{number}", mac=f"02:cc:bd:00:00:{number:02x}")
+        return Host(name=f"h{number}", address=self.address(number), mac=f"02:cc:bd:00:00:{number:02x}")
 
     def host(self, name: str) -> Host:
         for host in self.hosts:
@@ -128,6 +146,11 @@ def shaping(rate: str, device: str) -> str:
     pause, 1 ms at 1gbit."""
     burst = max(2 * 65_536, bits(rate) // 8 // 5000)
     return f"qdisc replace dev {device} root tbf rate {rate} burst {burst} latency 50ms\n"
+
+
+def second_address(host: Host) -> str:
+    """Of eth1, on a network of its own (RFC 5737)."""
+    return f"203.0.113.{host.name[1:]}"
 
 
 def port(host: Host) -> str:
@@ -199,7 +222,7 @@ all:
     ccbed_provider: docker
     ccbed_image: {image}
     ccbed_nodes: 1
-    ccbed_interface: eth0
+    ccbed_interface: {"eth1" if lab.form == "two-nics" else "eth0"}
     ccbed_shared_dir: {SHARED}
     ccbed_known_hosts: {lab.known_hosts}
     ccbed_allow_faults: node

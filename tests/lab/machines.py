@@ -35,7 +35,8 @@ def switch_on(lab: Lab) -> int:
     lines += f"link add p-up type veth peer name {lab.uplink} netns {os.getpid()}\n"
     _ip(holder.pid, lines + "link set p-up master br0 up\n")
     processes.run(
-        ["ip", "-batch", "-"], stdin=f"addr add {lab.controller}/24 dev {lab.uplink}\nlink set {lab.uplink} up\n"
+        ["ip", "-batch", "-"],
+        stdin=f"addr add {lab.controller}/{lab.prefix} dev {lab.uplink} {_nodad(lab)}\nlink set {lab.uplink} up\n",
     )
     return holder.pid
 
@@ -68,10 +69,23 @@ def _plug(lab: Lab, host: Host, switch: int, pid: int) -> None:
         switch,
         f"link add {name} type veth peer name eth0 address {host.mac} netns {pid}\nlink set {name} master br0 up\n",
     )
-    _ip(pid, f"link set lo up\naddr add {host.address}/24 dev eth0\nlink set eth0 up\n")
+    _ip(pid, f"link set lo up\naddr add {host.address}/{lab.prefix} dev eth0 {_nodad(lab)}\nlink set eth0 up\n")
+    if lab.form == "two-nics":
+        with contextlib.suppress(RuntimeError):
+            _ip(switch, f"link del q-{host.name}\n")
+        _ip(
+            switch,
+            f"link add q-{host.name} type veth peer name eth1 netns {pid}\nlink set q-{host.name} master br0 up\n",
+        )
+        _ip(pid, f"addr add {layout.second_address(host)}/24 dev eth1\nlink set eth1 up\n")
     if lab.rate:
         processes.inside(switch, ["tc", "-batch", "-"], net_only=True, stdin=layout.shaping(lab.rate, name))
         processes.inside(pid, ["tc", "-batch", "-"], net_only=True, stdin=layout.shaping(lab.rate, "eth0"))
+
+
+def _nodad(lab: Lab) -> str:
+    """No other host has the address: an IPv6 address is usable at once."""
+    return "nodad" if lab.form == "ipv6" else ""
 
 
 def _ip(pid: int, lines: str) -> None:

@@ -54,7 +54,7 @@ def known(root: Path) -> Lab | None:
         document = json.loads((root / "lab.json").read_text())
     except (OSError, ValueError):
         return None
-    return Lab(root=root, count=document["count"], rate=document["rate"])
+    return Lab(root=root, count=document["count"], rate=document["rate"], form=document.get("form", ""))
 
 
 def up(lab: Lab) -> dict[str, int]:
@@ -103,7 +103,7 @@ def _write(lab: Lab) -> None:
     lab.tool.write_text(layout.tool(lab, sys.executable, _FOLDER / "lab.py"))
     lab.tool.chmod(0o755)
     (lab.root / "inventory.yml").write_text(layout.inventory(lab))
-    (lab.root / "lab.json").write_text(json.dumps({"count": lab.count, "rate": lab.rate}) + "\n")
+    (lab.root / "lab.json").write_text(json.dumps({"count": lab.count, "rate": lab.rate, "form": lab.form}) + "\n")
 
 
 def _points(lab: Lab) -> None:

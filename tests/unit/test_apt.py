@@ -153,3 +153,32 @@ def test_flock_is_not_the_lock_of_dpkg(machine: Machine) -> None:
     with (machine.root / "dpkg" / "lock-frontend").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert machine.apt("apt_get install dpkg", wait_s=0) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("running", "live", "listed", "problem"),
+    [
+        ("0", "false", "nvidia", ""),
+        ("2", "true", "nvidia", ""),
+        ("2", "false", "nvidia", "which would end its 2 running containers; fix: sudo systemctl restart docker there"),
+        ("0", "false", "runc", "docker info does not list the runtime nvidia"),
+    ],
+)
+def test_the_engine_is_restarted_for_nvidias_runtime_where_no_container_ends(
+    tmp_path: Path, running: str, live: str, listed: str, problem: str
+) -> None:
+    texts = {"ContainersRunning": running, "LiveRestoreEnabled": live, "Runtimes": f'{{"{listed}":{{}}}}'}
+    cases = "".join(f"*{key}*) echo '{text}';; " for key, text in texts.items())
+    for name in ("docker", "nvidia-ctk", "systemctl", "service", "sleep"):
+        program = tmp_path / name
+        program.write_text(f'#!/bin/sh\necho "{name} $*" >> {tmp_path}/log\ncase "$*" in {cases}esac\n')
+        program.chmod(0o755)
+    script = (ROOT / "playbooks" / "files" / "nvidia-runtime.sh").read_text()
+    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(
+        ["sh", "-e"], input=script, env=environ, capture_output=True, text=True, check=False, timeout=60
+    )
+    log = (tmp_path / "log").read_text()
+    assert log.startswith("nvidia-ctk runtime configure --runtime=docker")
+    assert (done.returncode != 0) == bool(problem) and problem in done.stderr
+    assert ("restart" in log) == ("would end" not in problem)

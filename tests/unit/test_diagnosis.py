@@ -155,6 +155,18 @@ def test_what_lacks_is_told_with_the_fix(changes: dict[str, Any], expected: str)
     [
         ({"devices": [], "smi": False}, "fail gpus: none: nvidia-smi is not installed; install the NVIDIA driver"),
         (
+            {
+                "devices": [],
+                "smi": True,
+                "problem": "exit code 18: Failed to initialize NVML: Driver/library version mismatch",
+            },
+            "fail gpus: nvidia-smi lists 0 and fails (exit code 18: Failed to initialize NVML: Driver/library version mismatch); ",
+        ),
+        (
+            {**GPU, "problem": "exit code 15: Unable to determine the device handle for GPU0000:3B:00.0: GPU is lost."},
+            "fail gpus: nvidia-smi lists 1 and fails (exit code 15: Unable to determine the device handle for GPU0000:3B:00.0",
+        ),
+        (
             {**GPU, "toolkit": "", "hook": False},
             "fail gpus: 1, but no NVIDIA container toolkit; install nvidia-container-toolkit",
         ),

@@ -33,7 +33,7 @@ def lay(root: Path, files: Mapping[str, str]) -> Path:
 
 
 def read(path: Path, vault: Vault | None = None) -> Inventory:
-    return read_inventory.read(path, vault or Vault()).inventory
+    return read_inventory.read(path, vault or Vault(), path.parent / "state").inventory
 
 
 def wrong(path: Path, vault: Vault | None = None) -> list[str]:
@@ -101,7 +101,7 @@ def test_a_mistake_is_shown_in_the_file_that_holds_it_and_once(tmp_path: Path) -
 def test_a_mistake_in_an_ini_file_is_shown_with_the_host(tmp_path: Path) -> None:
     text = INI.replace("gpus=2", "gpus=-1")
     assert wrong(lay(tmp_path, {"hosts.ini": text}) / "hosts.ini") == [
-        "hosts.ini: hosts.h1.ccbed_gpus (and on 2 other hosts): must be >= 0 (got -1)"
+        "hosts.ini: hosts.h1.ccbed_gpus: must be >= 0 (got -1); the same on 2 other hosts"
     ]
 
 
@@ -140,7 +140,7 @@ def test_a_vault_is_opened_only_where_ccbed_needs_it(tmp_path: Path) -> None:
     lay(tmp_path, {"pw": "open"})
     hidden = encrypt(tmp_path, "sesame", "ansible_password") + encrypt(tmp_path, "8", "ccbed_gpus")
     lay(tmp_path, {"hosts": "[gpu]\nh1\n", "group_vars/gpu.yml": hidden})
-    document = read_inventory.read(tmp_path / "hosts", Vault(files=(str(tmp_path / "pw"),)))
+    document = read_inventory.read(tmp_path / "hosts", Vault(files=(str(tmp_path / "pw"),)), tmp_path)
     assert document.inventory.hosts[0].variables == {"ccbed_gpus": 8}
     assert wrong(tmp_path / "hosts") == [f"group_vars/gpu.yml:8: ccbed_gpus: {parse_listing.ENCRYPTED}"]
 
@@ -158,7 +158,7 @@ def test_a_password_to_become_root_is_known_to_be_there_and_not_read(tmp_path: P
     lay(tmp_path, {"pw": "open"})
     hidden = encrypt(tmp_path, "sesame", "ansible_become_password")
     lay(tmp_path, {"hosts": "[gpu]\nh1\n[other]\nh2\n", "group_vars/gpu.yml": hidden})
-    h1, h2 = read_inventory.read(tmp_path / "hosts", Vault()).inventory.hosts
+    h1, h2 = read_inventory.read(tmp_path / "hosts", Vault(), tmp_path).inventory.hosts
     assert (h1.has_become_password, h2.has_become_password) == (True, False)
     assert "sesame" not in str(h1)
 
@@ -232,7 +232,7 @@ def test_without_ansible_a_plain_file_is_still_read_and_others_say_what_is_missi
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    lay(tmp_path, {"plain.yml": "all: {hosts: {h1: {}}}", "hosts.ini": "h1\n"})
+    lay(tmp_path, {"plain.yml": "all: {hosts: {h1: {ansible_connection: local}}}", "hosts.ini": "h1\n"})
     assert [host.name for host in read(tmp_path / "plain.yml").hosts] == ["h1"]
     assert wrong(tmp_path / "hosts.ini") == [
         f"ansible-inventory is missing beside {tmp_path}/python".replace(f"{tmp_path}/", "")

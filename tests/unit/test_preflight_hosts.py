@@ -45,7 +45,7 @@ class Hosts:
         answer = preflight_checks.OPS[op](**args)
         if op == "survey":
             number = int(host.removeprefix("h")) + 2
-            answer["interfaces"] = {"eth0": f"127.0.0.{number}"}
+            answer["interfaces"] = {"eth0": [f"127.0.0.{number}"]}
         return answer
 
     def probe_node(self, node: str, op: str, deadline_s: float, **args: Any) -> Any:
@@ -56,7 +56,7 @@ class Hosts:
         if op == "resolve":
             return {name: [f"127.0.0.{int(name[1:]) + 2}"] for name in args["names"]}
         answer: Any = preflight_checks.OPS[op](**args)
-        return {**answer, "interfaces": {"eth0": f"127.0.0.{number + 2}"}} if op == "survey" else answer
+        return {**answer, "interfaces": {"eth0": [f"127.0.0.{number + 2}"]}} if op == "survey" else answer
 
 
 @pytest.fixture(autouse=True)
@@ -296,7 +296,7 @@ def test_a_name_that_leads_elsewhere_is_told(tmp_path: Path) -> None:
         names = [
             {"address": "127.0.0.3", "name": "n1.lab", "reverse_s": 0.001, "back": ["10.9.9.9"], "forward_s": 0.001}
         ]
-        return {**answer, "interfaces": {"eth0": "127.0.0.2"}, "names": names}
+        return {**answer, "interfaces": {"eth0": ["127.0.0.2"]}, "names": names}
 
     hosts.odd["h0", "survey"] = survey
     assert wrong(examined(bed(tmp_path), hosts)) == [

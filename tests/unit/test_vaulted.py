@@ -153,7 +153,9 @@ all:
       {inline}
       ccbed_env: {{STATION: "{{{{ station }}}}", LINE: "{{{{ vault_station }}}}"}}
 """
-    document = read_inventory.read(lay(tmp_path, {"lab.yml": hosts}) / "lab.yml", Vault(files=(str(tmp_path / "pw"),)))
+    document = read_inventory.read(
+        lay(tmp_path, {"lab.yml": hosts}) / "lab.yml", Vault(files=(str(tmp_path / "pw"),)), tmp_path
+    )
     assert document.inventory.hosts[0].variables["ccbed_env"] == {"STATION": "in-its-place", "LINE": "from-a-file"}
     assert document.secrets == ("from-a-file", "in-its-place", "of-the-file")
 

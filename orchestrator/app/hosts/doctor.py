@@ -60,7 +60,7 @@ def run(session: Session, request: PlanRequest) -> Examined:
             hint=f"`ccbed plan {short_path(bed.inventory)}` shows the job; `ccbed up` checks its nodes",
         )
     limit = request.limit
-    hosts = beds.limited_hosts(bed, limit) if limit else beds.acting_hosts(session, bed)
+    hosts = beds.limited_hosts(session, bed, limit) if limit else beds.acting_hosts(session, bed)
     if not limit and not session.is_json:
         beds.mention_drains(session, bed)
     part = selection.on_hosts(bed, hosts)

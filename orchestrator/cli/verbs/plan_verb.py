@@ -20,6 +20,7 @@ def command(session: Session, request: PlanRequest) -> int:
         return 0
     bed_job.of(bed).show_plan(session, bed)
     prepared_hosts.show_due(session, planned.lost)
+    session.terminal.lines(f"address on {text}" for text in planned.addresses)
     bed_view.away(session.terminal, bed, diff)
     beds.mention_quarantine(session, bed)
     beds.mention_drains(session, bed)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from ...model import requirements
 from ...model.bed import BedSpec, HostSpec, NodeSpec
-from ...model.frozen import dataclass
+from ...model.frozen import dataclass, field
 from ...model.requirements import Requirement, size_text, version_text
 from . import container_requests, engine_kind, gpu_devices
 from .engine_kind import Engine
@@ -28,6 +28,7 @@ class HostSurvey:
     facts: Mapping[str, Any]
     clock_offset_s: float = 0.0
     clock_uncertainty_s: float = 0.0
+    interfaces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def diagnose(bed: BedSpec, survey: HostSurvey, controller_image: str | None) -> tuple[Requirement, ...]:
@@ -166,6 +167,9 @@ def _start_hint(facts: Mapping[str, Any], host: HostSpec, engine: Mapping[str, A
 def _gpus(facts: Mapping[str, Any], nodes: Sequence[NodeSpec]) -> Requirement:
     devices = facts.get("devices", ())
     required = sum(max(node.gpus, 1 if node.gpus else 0) for node in nodes)
+    if problem := facts.get("problem", "") if facts.get("smi") else "":
+        text = f"nvidia-smi lists {len(devices)} and fails ({problem})"
+        return Requirement.fail("gpus", text, next(fix for part, fix in _SMI_FIXES.items() if part in problem))
     if not devices:
         text = "nvidia-smi shows none" if facts.get("smi") else "none: nvidia-smi is not installed"
         fix = "install the NVIDIA driver, or set ccbed_gpus: 0"
@@ -179,6 +183,15 @@ def _gpus(facts: Mapping[str, Any], nodes: Sequence[NodeSpec]) -> Requirement:
         return Requirement.fail("gpus", text, fix)
     text = f"{len(devices)} x {devices[0]['name']}, driver {devices[0]['driver_version']}"
     return Requirement.ok("gpus", text)
+
+
+#: Part of what nvidia-smi prints when it fails -> the fix.
+_SMI_FIXES = {
+    "version mismatch": "the driver was updated while the former one is loaded: reboot the host",
+    "communicate with the NVIDIA driver": "install the NVIDIA driver, or load it: sudo modprobe nvidia",
+    "is lost": "reboot the host; if the GPU stays lost, name the others in ccbed_gpus",
+    "": "see dmesg | grep -i nvrm there; or set ccbed_gpus: 0",
+}
 
 
 def _infiniband(facts: Mapping[str, Any]) -> Requirement:

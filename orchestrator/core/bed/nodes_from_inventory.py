@@ -16,7 +16,8 @@ from ...model import codec
 from ...model.bed import BedSpec, ContainerSpec, Host, HostSpec, Inventory, LinkSpec, NodeSpec, PortSpec, Role
 from ...model.errors import UsageError
 from ...model.requirements import CPU_IMAGE, ENGINE_SOCKET
-from ..inventory import ssh_options, variables
+from ..inventory import causes, ssh_options, variables
+from ..inventory.ansible_defaults import is_local, takes_any_key, with_provider
 from ..spec import written_values
 from . import departed, gpu_devices, links
 
@@ -53,6 +54,7 @@ def assemble_bed(
 
     Raises UsageError with every problem of hosts that do not fit together.
     """
+    inventory = with_provider(inventory)
     problems = [*_unsupported_ssh_options(inventory)] or [
         *_disagreements(inventory),
         *_provider_problems(inventory),
@@ -74,7 +76,7 @@ def assemble_bed(
         position = next((position for position in positions if position), inventory.path)
         problems.append(f"{position}: no node; set ccbed_nodes to 1 or more (got {_counts(inventory)})")
     if problems:
-        raise UsageError(*problems)
+        raise UsageError(*causes.fold(problems, [host.name for host in inventory.hosts]))
     provider = shared.get("provider", "process")
     slurm = cluster.read(inventory.hosts[0], home) if cluster else None
     if cluster:
@@ -179,7 +181,7 @@ def _provider_problems(inventory: Inventory) -> Iterable[str]:
     reported: set[str] = set()
     for host in inventory.hosts:
         provider = _value(host, "provider", "process")
-        if not _local(host) and provider == "process":
+        if not is_local(host) and provider == "process":
             connection = host.variables.get("ansible_connection", "ssh, ansible's default")
             default = f"{host.position or inventory.path}.ansible_connection"
             position = host.positions.get("ansible_connection", default)
@@ -196,8 +198,8 @@ def _provider_problems(inventory: Inventory) -> Iterable[str]:
 def _duplicate_hosts(inventory: Inventory) -> Iterable[str]:
     """Hosts that cannot be in the same bed of containers: a host that appears twice, or the controller with others."""
     docker = [host for host in inventory.hosts if _value(host, "provider", "process") == "docker"]
-    if docker and len({_local(host) for host in docker}) > 1:
-        local = next(host for host in docker if _local(host))
+    if docker and len({is_local(host) for host in docker}) > 1:
+        local = next(host for host in docker if is_local(host))
         position = local.positions.get("ansible_connection", local.position)
         yield f"{position}: the controller's engine cannot be in a bed with hosts behind SSH; connect to it by SSH too"
     names: dict[tuple[str, int, str], str] = {}
@@ -215,7 +217,7 @@ def _unsupported_ssh_options(inventory: Inventory) -> Iterable[str]:
     """Arguments of ssh that ccbed's own connection does not support, with their positions, without repetition."""
     problems: dict[str, str] = {}
     for host in inventory.hosts:
-        for name in ssh_options.VARIABLES if not _local(host) else ():
+        for name in ssh_options.VARIABLES if not is_local(host) else ():
             try:
                 ssh_options.read(str(host.variables.get(name, "")))
             except ValueError as error:
@@ -300,10 +302,6 @@ def _contains(directory: str, path: str) -> bool:
     return posixpath.commonpath([posixpath.normpath(directory), path]) == posixpath.normpath(directory)
 
 
-def _local(host: Host) -> bool:
-    return bool(host.variables.get("ansible_connection") == "local")
-
-
 def _directories(
     name: str, inventory: Inventory, workdir: str | None, state: str, owner: Callable[[], str]
 ) -> tuple[str, str]:
@@ -313,7 +311,7 @@ def _directories(
     its own below that of the inventory.
     """
     local = f"{state}/beds/{name}"
-    if all(_local(host) for host in inventory.hosts):
+    if all(is_local(host) for host in inventory.hosts):
         return (workdir or local,) * 2
     if inventory.hosts[0].variables.get("ccbed_provider") == "slurm":
         return local, f"{workdir}/{name}-{owner()[:_OWNER_DIGITS]}" if workdir else local
@@ -323,7 +321,7 @@ def _directories(
 def _network(inventory: Inventory, shared: Mapping[str, Any]) -> Literal["host", "private"]:
     """The containers of this machine have a private network. Those of hosts behind SSH use the network of their host, as training
     over several hosts does: their engine may have no bridge, and the bed may get more hosts."""
-    chosen = shared.get("network") or ("private" if all(map(_local, inventory.hosts)) else "host")
+    chosen = shared.get("network") or ("private" if all(map(is_local, inventory.hosts)) else "host")
     return "private" if chosen == "private" else "host"
 
 
@@ -333,7 +331,7 @@ def _host(host: Host, home: str) -> HostSpec:
     ssh = ssh_options.absolute(_ssh(host), home)
     return HostSpec(
         name=host.name,
-        connection="slurm" if _value(host, "provider") == "slurm" else "local" if _local(host) else "ssh",
+        connection="slurm" if _value(host, "provider") == "slurm" else "local" if is_local(host) else "ssh",
         address=str(settings.get("ansible_host", host.name)),
         port=int(settings.get("ansible_port", 0) or ssh_options.first(ssh, "port") or 22),
         user=str(settings.get("ansible_user", "") or ssh_options.first(ssh, "user")),
@@ -341,7 +339,7 @@ def _host(host: Host, home: str) -> HostSpec:
         python=str(settings.get("ansible_python_interpreter", "python3")),
         engine=_value(host, "engine", ENGINE_SOCKET),
         known_hosts=_absolute(_value(host, "known_hosts") or ssh_options.known_hosts(ssh), home),
-        first_contact=_value(host, "ssh_first_contact", ssh_options.first_contact(ssh)),
+        first_contact=_value(host, "ssh_first_contact", takes_any_key(host) or ssh_options.first_contact(ssh)),
         ssh=ssh,
         power=_value(host, "power", {}),
         switch_port=_value(host, "switch_port", {}),
@@ -465,7 +463,7 @@ def _address(host: Host, docker: bool) -> str:
     if _value(host, "network") == "private":
         return ""
     try:
-        return "" if _local(host) else str(ipaddress.ip_address(str(host.variables.get("ansible_host", host.name))))
+        return "" if is_local(host) else str(ipaddress.ip_address(str(host.variables.get("ansible_host", host.name))))
     except ValueError:
         return ""
 

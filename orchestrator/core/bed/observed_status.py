@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -53,6 +53,7 @@ def _host(name: str, observation: Mapping[str, Any]) -> HostStatus:
         unit=unit.get("scope", ""),
         unit_problem=str(unit.get("problem", "")),
         keeper_loss=str(keeper.get("loss", "")),
+        interfaces={name: tuple(addresses) for name, addresses in observation.get("interfaces", {}).items()},
     )
 
 
@@ -67,7 +68,7 @@ def _common_hash(expected: str, hashes: Iterable[str]) -> str:
 
 
 def _node(
-    specs: Mapping[str, NodeSpec], observed: Mapping[str, Any], interfaces: Mapping[str, str], host: str
+    specs: Mapping[str, NodeSpec], observed: Mapping[str, Any], interfaces: Mapping[str, Sequence[str]], host: str
 ) -> NodeStatus:
     """In a private network a container has one interface; otherwise it uses the interfaces of its host.
 
@@ -95,10 +96,10 @@ def _node(
     )
 
 
-def _host_address(spec: NodeSpec | None, interfaces: Mapping[str, str]) -> tuple[str, str]:
+def _host_address(spec: NodeSpec | None, interfaces: Mapping[str, Sequence[str]]) -> tuple[str, str]:
     """The address in the spec, else that of the interface in the spec, else that of the default route."""
-    for interface, address in interfaces.items():
-        if spec and (spec.address == address or (not spec.address and spec.interface == interface)):
-            return address, interface
+    for interface, addresses in interfaces.items():
+        if spec and (spec.address in addresses or (not spec.address and spec.interface == interface)):
+            return spec.address or addresses[0], interface
     interface = next(iter(interfaces), "")
-    return interfaces.get(interface, ""), interface
+    return next(iter(interfaces.get(interface, ())), ""), interface

@@ -28,6 +28,9 @@ _PROXY = re.compile(
 _NO_PROXY = re.compile(r"\*|(?=.{1,253}$)(\*?\.)?(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*(:\d{1,5})?")
 _HOP = re.compile(r"(?:([^@]*)@)?(?:\[([^\]]+)\]|([^:]+))(?::(.*))?")
 MAX_PATH_LENGTH, MAX_IMAGE_LENGTH = 1024, 255
+#: Ansible's plug-ins of connections -> the kind of ccbed's own. ``smart`` is ssh with every ssh of today.
+_CONNECTIONS = {"ssh": "ssh", "smart": "ssh", "paramiko": "ssh", "paramiko_ssh": "ssh", "local": "local"}
+_DISCOVERED = ("auto", "auto_legacy", "auto_silent", "auto_legacy_silent")
 #: Ansible's own groups.
 _GROUPS = ("all", "ungrouped")
 
@@ -76,7 +79,7 @@ def address(value: Any) -> str:
     result = text(value)
     if not _is_numeric(result) and (not _NAME.fullmatch(result) or ".." in result):
         raise ValueError("must be a host name or a numeric address")
-    return result
+    return str(ipaddress.ip_address(result)) if _is_numeric(result) else result
 
 
 def numeric_address(value: Any) -> str:
@@ -150,7 +153,23 @@ def no_proxy(value: Any) -> str:
 
 
 def _connection(value: Any) -> str:
-    return _matching(_NAME, value, "must be ssh or local")
+    """``ssh`` or ``local``: ccbed's own connections are those of Ansible's plug-ins of these kinds."""
+    name = text(value).removeprefix("ansible.builtin.").removeprefix("ansible.netcommon.")
+    if name not in _CONNECTIONS:
+        raise ValueError(f"must be ssh or local: ccbed cannot connect by the plug-in {written_values.printable(name)}")
+    return _CONNECTIONS[name]
+
+
+def _interpreter(value: Any) -> str:
+    """A program; where Ansible discovers it, the usual one."""
+    return "python3" if str(value) in _DISCOVERED else program(value)
+
+
+def _switch(value: Any) -> bool:
+    known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    if str(value).lower() not in known:
+        raise ValueError("must be true or false")
+    return known[str(value).lower()]
 
 
 def _is_network(value: str) -> bool:
@@ -197,5 +216,6 @@ ANSIBLE: Mapping[str, Callable[[Any], Any]] = {
     "ansible_port": port,
     "ansible_user": user,
     "ansible_ssh_private_key_file": file,
-    "ansible_python_interpreter": program,
+    "ansible_python_interpreter": _interpreter,
+    "ansible_host_key_checking": _switch,
 }

@@ -10,12 +10,12 @@ from ...model.bed import Host, Inventory
 from ...model.errors import UsageError
 from ...model.frozen import dataclass, field
 from ..spec import written_values
-from . import literal, ssh_options, variable_positions, variables
+from . import causes, literal, ssh_options, variable_positions, variables
 
 #: Variables with which ccbed connects to a host. All other variables of Ansible are dropped, passwords in particular.
 REACH = (
     "ansible_connection", "ansible_host", "ansible_port", "ansible_user", "ansible_ssh_private_key_file",
-    "ansible_python_interpreter", *ssh_options.VARIABLES,
+    "ansible_python_interpreter", "ansible_host_key_checking", *ssh_options.VARIABLES,
 )  # fmt: skip
 #: With one of them Ansible becomes root on a host whose sudo asks for a password. ccbed does not read them.
 BECOME_PASSWORDS = frozenset({"ansible_become_password", "ansible_become_pass"})
@@ -27,8 +27,11 @@ ALIASES = {
     "ansible_ssh_port": "ansible_port",
     "ansible_ssh_user": "ansible_user",
     "ansible_private_key_file": "ansible_ssh_private_key_file",
+    "ansible_ssh_host_key_checking": "ansible_host_key_checking",
 }
 _ENCRYPTED = "__ansible_vault"
+#: Inventory plugins mark what others wrote, such as tags of a cloud: Ansible fills in no templates there.
+_UNSAFE = "__ansible_unsafe"
 #: Variables of Ansible that are not secret.
 _PUBLIC = ("ansible_connection", "ansible_port", "ansible_python_interpreter")
 _WORDS = {"true": True, "false": False}
@@ -36,7 +39,10 @@ _WORDS = {"true": True, "false": False}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFiles:
-    """The files of the listing. ``decrypted``: ciphertext -> text; ``documents``: the content of encrypted files."""
+    """The files of the listing. ``decrypted``: ciphertext -> text; ``documents``: the content of encrypted files.
+
+    ``problems``: what is wrong in the files themselves: line, text.
+    """
 
     path: str
     directory: str = ""
@@ -44,6 +50,7 @@ class SourceFiles:
     has_encrypted_file: bool = False
     decrypted: Mapping[str, str] = field(default_factory=dict)
     documents: Sequence[Any] = ()
+    problems: Sequence[tuple[int, str]] = ()
 
 
 def needed_ciphertexts(listing: variable_positions.Listing) -> tuple[str, ...]:
@@ -86,10 +93,11 @@ def parse(listing: variable_positions.Listing, files: SourceFiles) -> Inventory:
     """The hosts of a listing. Raises UsageError with every mistake."""
     reader = _Reader(listing=listing, files=files)
     hosts = tuple(reader.host(name) for name in listing.members("all"))
-    if not hosts:
-        raise UsageError(f"{files.path}: no host; at least one is needed")
-    if reader.problems:
-        raise UsageError(*reader.messages())
+    if not hosts and not files.problems:
+        where = variable_positions.position(files.sources[0], ("all", "hosts")).text if files.sources else files.path
+        raise UsageError(f"{where}: no host; at least one is needed")
+    if messages := reader.messages():
+        raise UsageError(*causes.fold(messages, [host.name for host in hosts]))
     return Inventory(path=files.path, hosts=hosts)
 
 
@@ -146,6 +154,8 @@ class _Reader:
 
     def _resolve(self, host: str, raw: Any) -> Any:
         """``raw`` decrypted, with its templates filled in. Raises ValueError."""
+        if isinstance(raw, dict) and _UNSAFE in raw:
+            return raw[_UNSAFE]
         value = _decrypt(raw, self.files.decrypted)
         if any(_ciphertexts(value)):
             raise _NotAboutValueError(ENCRYPTED)
@@ -168,15 +178,14 @@ class _Reader:
         }
 
     def messages(self) -> list[str]:
-        """A line per mistake: hosts with the same mistake share the line, and so do all values of a vault without a password."""
-        grouped: dict[tuple[str, str, str], list[_Problem]] = {}
-        encrypted = [problem for problem in self.problems if problem.text == ENCRYPTED]
-        for problem in (*encrypted[:1], *(problem for problem in self.problems if problem.text != ENCRYPTED)):
-            where = problem.position.text if problem.position.line else ""
-            grouped.setdefault((where, problem.key, problem.text), []).append(problem)
-        firsts = [(group[0], len(group) - 1) for group in grouped.values()]
-        ordered = sorted(firsts, key=lambda item: (item[0].position.file, item[0].position.line))
-        return [f"{problem.position.text}{_other_hosts(problem, count)}: {problem.text}" for problem, count in ordered]
+        """A line per mistake, by file and line; all values of a vault without a password share one."""
+        encrypted = [problem for problem in self.problems if problem.text == ENCRYPTED][:1]
+        others = [problem for problem in self.problems if problem.text != ENCRYPTED]
+        rows = {(self.files.path, line, text) for line, text in self.files.problems} | {
+            (problem.position.file, problem.position.line, f"{problem.position.text}: {problem.text}")
+            for problem in (*encrypted, *others)
+        }
+        return [text for *_, text in sorted(rows)]
 
 
 class _NotAboutValueError(ValueError):
@@ -194,12 +203,6 @@ def _read(key: str, value: Any) -> Any:
         raise _NotAboutValueError(f"unknown variable; {written_values.nearest(key, names)}")
     word = _WORDS.get(value.lower()) if isinstance(value, str) else None
     return known.read(value if word is None else word)
-
-
-def _other_hosts(problem: _Problem, count: int) -> str:
-    if problem.position.line or not count:
-        return ""
-    return f" (and on {count} other host{'s' if count > 1 else ''})"
 
 
 def _is_needed(key: str) -> bool:
@@ -230,6 +233,8 @@ def _ciphertexts(value: Any) -> Iterator[str]:
 def _decrypt(value: Any, decrypted: Mapping[str, str]) -> Any:
     """``value`` with decrypted text in place of ciphertext."""
     if isinstance(value, dict):
+        if _UNSAFE in value:
+            return value[_UNSAFE]
         if _ENCRYPTED not in value:
             return {key: _decrypt(item, decrypted) for key, item in value.items()}
         return decrypted.get(value[_ENCRYPTED], value)

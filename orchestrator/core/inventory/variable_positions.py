@@ -7,9 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from ...model.frozen import dataclass
-from ..spec import source_positions
+from ..spec import source_positions, written_values
 
 _RANGE = re.compile(r"\[[^\]]*:[^\]]*\]")
+#: The port of a host in YAML and INI: ``gpu-a:2222``.
+_PORT = re.compile(r"(?<!:):\d{1,5}$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,7 @@ def find_variable(sources: Sequence[Source], groups: Iterable[str], host: str, k
         (source, path) for source, path in candidates if str(_content_at(source, path)).strip() == str(value).strip()
     ]
     best = next(iter(same or candidates), None)
-    return _position(*best) if best else None
+    return position(*best) if best else None
 
 
 def find_host(sources: Sequence[Source], name: str) -> str:
@@ -80,7 +82,7 @@ def find_host(sources: Sequence[Source], name: str) -> str:
     for source in (source for source in sources if source.kind == "inventory"):
         for where in source.document.lines:
             if len(where) > 1 and where[-2] == "hosts" and _names(str(where[-1]), name):
-                return _position(source, where).text
+                return position(source, where).text
     return ""
 
 
@@ -106,6 +108,7 @@ def _of_group(sources: Sequence[Source], group: str, key: str) -> Iterator[tuple
 
 def _names(written: str, host: str) -> bool:
     """Whether the name or range ``written`` may include ``host``: ``h[1:3]`` includes ``h2``."""
+    written = written if written == host else _PORT.sub("", written)
     if not _RANGE.search(written):
         return written == host
     pattern = ".+".join(re.escape(part) for part in _RANGE.split(written))
@@ -119,8 +122,8 @@ def _content_at(source: Source, where: source_positions.Path) -> Any:
     return content
 
 
-def _position(source: Source, where: source_positions.Path) -> Position:
+def position(source: Source, where: source_positions.Path) -> Position:
     document = source.document
-    parts = [str(part) for part in where]
+    parts = [written_values.printable(str(part)) for part in where]
     dotted = ".".join(parts[1:] if parts[:1] == ["all"] and len(parts) > 1 else parts)
     return Position(file=document.path, line=document.line(*where), text=f"{document.position(*where)}: {dotted}")

@@ -48,15 +48,19 @@ def driver_facts(root: Path = Path("/")) -> dict[str, Any]:
 
 
 def check_health(limit_s: float = 2.0) -> dict[str, Any]:
-    """``{count, problems}`` from nvidia-smi; ``{reason}`` if it cannot be run or fails."""
+    """``{count, problems}`` from nvidia-smi; ``{reason}`` if it cannot be run, or fails and lists no GPU."""
     try:
-        return parse_health(_query(HEALTH_FIELDS, limit_s))
+        table, problem = _query(HEALTH_FIELDS, limit_s)
     except OSError as error:
         return {"reason": f"nvidia-smi: {error}"}
+    health = parse_health(table)
+    if problem and not health["count"]:
+        return {"reason": f"nvidia-smi: {problem}"}
+    return {**health, "problems": [*health["problems"], *([f"nvidia-smi: {problem}"] if problem else [])]}
 
 
-def _query(fields: Sequence[str], limit_s: float) -> str:
-    """nvidia-smi's table of these fields. Raises OSError if it cannot be run or fails."""
+def _query(fields: Sequence[str], limit_s: float) -> tuple[str, str]:
+    """nvidia-smi's table of these fields, and why it failed: it lists other GPUs beside one that is lost. Raises OSError."""
     argv = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"]
     try:
         done = subprocess.run(
@@ -65,8 +69,8 @@ def _query(fields: Sequence[str], limit_s: float) -> str:
     except subprocess.TimeoutExpired as error:
         raise OSError(str(error)) from None
     if done.returncode:
-        raise OSError((done.stderr or done.stdout).strip()[-200:])
-    return done.stdout
+        return done.stdout, (done.stderr or done.stdout).strip()[-200:]
+    return done.stdout, ""
 
 
 def parse_health(text: str) -> dict[str, Any]:
@@ -74,7 +78,7 @@ def parse_health(text: str) -> dict[str, Any]:
     rows = [
         dict(zip(HEALTH_FIELDS, (cell.strip() for cell in row), strict=False))
         for row in csv.reader(text.splitlines())
-        if row
+        if len(row) == len(HEALTH_FIELDS)
     ]
     problems = [
         f"GPU {row.get('index')} ({row.get('name')}): {field} is {row.get(field)}"
@@ -125,7 +129,7 @@ def list_uuids() -> dict[str, str]:
     """Index -> UUID of the GPUs of this host, by nvidia-smi; empty where it is missing or fails."""
     rows: list[list[str]] = []
     with suppress(OSError):
-        rows = [line.split(",") for line in _query(("index", "uuid"), QUERY_S).splitlines() if line.count(",") == 1]
+        rows = [line.split(",") for line in _query(("index", "uuid"), QUERY_S)[0].splitlines() if line.count(",") == 1]
     return {index.strip(): uuid.strip() for index, uuid in rows}
 
 

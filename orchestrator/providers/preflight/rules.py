@@ -140,24 +140,26 @@ def _unreachable(observed: Observations) -> Iterable[Requirement]:
 
 def _addresses(bed: BedSpec, observed: Observations) -> Iterable[Requirement]:
     for namespace in observed.namespaces:
-        interfaces: Mapping[str, str] = observed.surveys.get(namespace.name, {}).get("interfaces", {})
-        present = ", ".join(f"{name} {own}" for name, own in interfaces.items())
+        interfaces: Mapping[str, Sequence[str]] = observed.surveys.get(namespace.name, {}).get("interfaces", {})
+        present = ", ".join(f"{name} {' '.join(own)}" for name, own in interfaces.items())
         fix = _recreate_fix(bed) if bed.fabric else "set ccbed_address or ccbed_interface of that host"
         for problem, nodes in _wrong_addresses(bed, namespace, interfaces).items() if interfaces else ():
             text = f"{' '.join(nodes)}: {problem}; present: {present}"
             yield Requirement.fail("address", text, fix)
 
 
-def _wrong_addresses(bed: BedSpec, namespace: NetworkNamespace, interfaces: Mapping[str, str]) -> dict[str, list[str]]:
+def _wrong_addresses(
+    bed: BedSpec, namespace: NetworkNamespace, interfaces: Mapping[str, Sequence[str]]
+) -> dict[str, list[str]]:
     """Problem with the address of a node in this namespace -> the nodes that have the problem."""
     problems: dict[str, list[str]] = {}
     for node, address in namespace.addresses.items():
         wanted = bed.node(node).interface
         if wanted and wanted not in interfaces:
             problems.setdefault(f"{namespace.name} has no interface {wanted} with an address", []).append(node)
-        elif address not in interfaces.values():
+        elif not any(address in own for own in interfaces.values()):
             problems.setdefault(f"{address or 'no address'} is on no interface of {namespace.name}", []).append(node)
-        elif wanted and interfaces[wanted] != address:
+        elif wanted and address not in interfaces[wanted]:
             problems.setdefault(f"{address} is not on {wanted} of {namespace.name}", []).append(node)
     return problems
 
@@ -166,7 +168,7 @@ def _ports(observed: Observations) -> Iterable[Requirement]:
     """A store and the connections of ranks need free ports."""
     for namespace, survey in observed.surveys.items():
         for address, held in survey["ports"].items():
-            if isinstance(held, str) and address in survey["interfaces"].values():
+            if isinstance(held, str) and any(address in own for own in survey["interfaces"].values()):
                 text = f"{namespace} cannot take connections at {address}: {held}"
                 yield Requirement.fail("ports", text, f"see what holds them on {namespace}: ss -tlnp")
 

@@ -259,9 +259,9 @@ def _is_living(row: Mapping[str, Any]) -> bool:
 
 
 def _own_addresses() -> list[str]:
-    """The IPv4 addresses of this machine, that of the default route first; the loopback serves nodes of the same machine."""
-    addresses = [address for address in host_facts.interfaces().values() if not address.startswith("127.")]
-    return [*addresses, "127.0.0.1"]
+    """The addresses of this machine, those of the default route first; the loopback serves nodes of the same machine."""
+    known = [address for name, own in host_facts.interfaces().items() if name != "lo" for address in own]
+    return [*known, "127.0.0.1"]
 
 
 @contextlib.contextmanager
