@@ -11,19 +11,21 @@ from .. import products
 if TYPE_CHECKING:
     from ..model.plan import Placement
     from .requests import RunRequest
-    from .run import CheckedTrial
     from .trials import Source
 
 
 class Nights(Protocol):
-    """The functions of ``nightly/extensions.py``. ``session``: the invocation; those that print need that of a terminal."""
+    """The functions of ``nightly/extensions.py``. ``session``: the invocation; those that print need that of a terminal.
+
+    ``checked``: the trial, as ``app.run`` has checked it.
+    """
 
     def repeat(self, session: Any, request: RunRequest, source: Source) -> int: ...
     def resumed_words(self, directory: Path) -> Sequence[str]: ...
     def show_ended(self, session: Any, directory: Path) -> int: ...
     def observer(self, session: Any) -> Any: ...
     def place(
-        self, session: Any, request: RunRequest, checked: CheckedTrial, placement: Placement, limit_s: float
+        self, session: Any, request: RunRequest, checked: Any, placement: Placement, limit_s: float
     ) -> Placement: ...
     def kept_runs(self, runs_dir: Path, baselines: Path, *, recorded: bool) -> Mapping[str, str]: ...
     def show_page(self, session: Any, runs_dir: Path) -> None: ...

@@ -28,7 +28,7 @@ def bed(*, address: str = "10.0.0.1", reached: str = "10.0.0.1", hosts: int = 1,
     )  # fmt: skip
 
 
-def choice(interfaces: dict[str, tuple[str, ...]] = TWO_NICS, **of: Any) -> tuple[str, str]:
+def choice(interfaces: Mapping[str, tuple[str, ...]] = TWO_NICS, **of: Any) -> tuple[str, str]:
     """(the line of `plan`, the problem)."""
     spec = bed(**of)
     hosts = tuple(HostStatus(name=host.name, interfaces=interfaces) for host in spec.hosts)
