@@ -73,10 +73,7 @@ class KeptTensors:
         self._ended, self._cost_s = 0.0, 0.0
 
     def find(self, n: int, known: owner.Owner) -> None:
-        """Seek them after ``n`` steps, if they were not sought yet. What is as the model is left out: it was made for a save, perhaps.
-
-        What the script still keeps at the next search is none of those, but a snapshot.
-        """
+        """Seek them after ``n`` steps, if they were not sought yet. What is as the model is left out once: it may be for a save."""
         begin, since_s = time.thread_time(), time.monotonic() - self._ended
         is_due = self._times < ALWAYS or self._cost_s <= SHARE * since_s
         if n == self._found_after or not is_due or known.shards:

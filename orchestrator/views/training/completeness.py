@@ -248,18 +248,14 @@ def _rank_rows(lines: Lineage, resumption: Resumption, process: Process, repeate
         and (text := _of_other_step(lines, resumption, process, start))
     ):
         results["optimizer"] = ("fail", text)
-    if start.optimizer != before.optimizer and start.scheduler and _is_only_the_rate(results):
+    of_rate = [results[part][0] for part in ("optimizer", "scheduler", "learning rate")]
+    if start.optimizer != before.optimizer and start.scheduler and of_rate == ["fail", "pass", "fail"]:
         text = f"follows from the optimizer, whose rate was not restored: {results['learning rate'][1]}"
         results |= dict.fromkeys(("learning rate", "scheduler"), ("not applicable", text))
     is_explained = any(result == "fail" for part, (result, _) in results.items() if part != "other state")
     for part, (result, text) in results.items():
         if part not in RARE or not (result == "not applicable" or (is_explained and part == "other state")):
             yield Row(part=part, result=result, text=text, who=who)
-
-
-def _is_only_the_rate(results: Mapping[str, tuple[Result, str]]) -> bool:
-    """Whether an optimizer was not resumed, and its scheduler was, which goes on from the rate of a new optimizer."""
-    return [results[part][0] for part in ("optimizer", "scheduler", "learning rate")] == ["fail", "pass", "fail"]
 
 
 def _namesake(lines: Lineage, resumption: Resumption, process: Process) -> watch.State | None:

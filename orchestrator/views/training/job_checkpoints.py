@@ -215,7 +215,7 @@ def saves_of(attempt: Attempt) -> Iterator[Write]:
         yield from _joined([*_saves_of(process)], process)
 
 
-def _joined(writes: Sequence[Write], process: Process) -> list[Write]:
+def _joined(writes: Sequence[Write], process: Process) -> Iterator[Write]:
     """The writes. Those of one step that hold the weights together, such as a file for each of two models, count as whole."""
     parts: dict[int, dict[str, tuple[str, Write]]] = {}
     for write in writes:
@@ -226,12 +226,9 @@ def _joined(writes: Sequence[Write], process: Process) -> list[Write]:
         weights = process.states[n].weights if n in process.states else None
         chosen = sum_of(dict(known.values()), weights)
         whole |= {id(write): weights for write in chosen if weights}
-    return [
-        replace(write, saved=replace(write.saved, weights=whole[id(write)], matched=1.0))
-        if write.saved and id(write) in whole
-        else write
-        for write in writes
-    ]
+    for write in writes:
+        saved, weights = write.saved, whole.get(id(write))
+        yield replace(write, saved=replace(saved, weights=weights, matched=1.0)) if saved and weights else write
 
 
 def part_of(saved: watch.Saved | watch.Load | None) -> str:

@@ -264,10 +264,7 @@ def _rank(
         return RankResume(rank=process.rank, name=process.name, doubt=text)
     of_parts = {} if steps else _steps_of_parts(start, attempt, before)
     if len({*of_parts.values()}) > 1:
-        names = " and ".join(
-            f"{PurePath(path).name} of step {step}"
-            for path, step in sorted(of_parts.items(), key=lambda item: -item[1])
-        )
+        names = " and ".join(f"{PurePath(path).name} of step {step}" for path, step in of_parts.items())
         text = f"{process.name} {APART} {names}"
         return RankResume(rank=process.rank, name=process.name, loaded=frozenset(of_parts.values()), failure=text)
     if not loaded and (load := reload_of(attempt, process)) is not None:
@@ -287,7 +284,8 @@ def _steps_of_parts(start: watch.State, attempt: Attempt, before: Lineage) -> Ma
                 of_file[write.committed.sha256 or ""] = part
     loads = [load for process in attempt.ranks.values() for load in process.loads if not load.error]
     read = {of_file.get(load.sha256 or "", part_of(load)) for load in loads}
-    return dict(sum_of({part: saved[part] for part in read & saved.keys()}, start.weights))
+    items = sum_of({part: saved[part] for part in read & saved.keys()}, start.weights)
+    return dict(sorted(items, key=lambda item: -item[1]))
 
 
 def _by_state(
