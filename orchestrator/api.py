@@ -124,7 +124,7 @@ class Result:
 
     @property
     def steps_lost(self) -> int | None:
-        """How many steps were computed and had to be computed again. None: no recovery, or steps are not known."""
+        """Return how many steps were computed and had to be computed again. None: no recovery, or steps are not known."""
         lost = [metric.value for metric in self.metrics if metric.metric == "lost steps"]
         return int(sum(lost)) if lost else None
 

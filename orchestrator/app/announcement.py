@@ -46,7 +46,7 @@ class Shell:
     places: tuple[str, ...] = ()
 
     def distance(self, other: Shell) -> int | None:
-        """How far up the first common ancestor of the two is; None if they are different shells."""
+        """Return how far up the first common ancestor of the two is; None if they are different shells."""
         common = [position for position, process in enumerate(self.ancestors) if process in other.ancestors]
         if other.ci not in (self.ci, None):
             return None
@@ -55,7 +55,7 @@ class Shell:
         return 0 if other.ci or set(self.places) & set(other.callers) else None
 
     def is_alive(self, *, without: Shell) -> bool:
-        """Whether an ancestor that ``without`` lacks still runs."""
+        """Return whether an ancestor that ``without`` lacks still runs."""
         return self.boot == without.boot and any(map(_is_alive, set(self.ancestors) - set(without.ancestors)))
 
 
@@ -78,7 +78,7 @@ class Announcement:
 
     @property
     def has_run(self) -> bool:
-        """Whether its run exists: its inputs are written."""
+        """Return whether its run exists: its inputs are written."""
         from ..store import bundle, index
 
         directory = Path(self.directory)
@@ -86,7 +86,7 @@ class Announcement:
 
     @property
     def is_ended_night(self) -> bool:
-        """Whether it is of a night that has ended: a timer starts those, beside the runs of a shell."""
+        """Return whether it is of a night that has ended: a timer starts those, beside the runs of a shell."""
         return self.code is not None and self.command.startswith(("ccbed nightly", "ccbed accept"))
 
     def is_running(self, boot: str) -> bool:
@@ -149,7 +149,7 @@ class Announcer:
 
 
 def last(state: Path, shell: Shell) -> Announcement | None:
-    """What the last `ccbed run` of the shell announced, if any did. Raises UsageError where it is not known which was the last."""
+    """Return what the last `ccbed run` of the shell announced, if any did. Raises UsageError where it is not known which was the last."""
     known = [announcement for _, announcement in _read(state)]
     distances = [(shell.distance(item.shell), item) for item in known]
     least = min((distance for distance, _ in distances if distance is not None), default=None)

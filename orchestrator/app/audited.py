@@ -89,7 +89,7 @@ def _append(state: Path, lines: Iterable[str]) -> None:
 
 
 def _results_of(error: CcbedError, nodes: Mapping[str, str], hosts: Iterable[str]) -> dict[str, str]:
-    """How a failed act ended on each host, by the lines of its error. ``nodes``: node -> host. Without a line it is unknown."""
+    """Return how a failed act ended on each host, by the lines of its error. ``nodes``: node -> host. Without a line it is unknown."""
     failed: dict[str, str] = {}
     for problem in error.problems:
         kind, _, rest = problem.partition(" ")

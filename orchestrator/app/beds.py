@@ -301,7 +301,7 @@ def mention_quarantine(session: sessions.Session, bed: BedSpec) -> None:
 
 
 def placement(session: sessions.Session, bed: BedSpec, *, include_quarantined: bool) -> Placement:
-    """What the run must not use: nodes in quarantine, and on drained hosts. Raises InfrastructureError where they are not known."""
+    """Return what the run must not use: nodes in quarantine, and on drained hosts. Raises InfrastructureError where they are not known."""
     drained = drained_nodes(bed)
     if not (Path(bed.workdir) / bed_files.QUARANTINE).exists():
         return Placement(drained=drained)

@@ -370,7 +370,7 @@ def budget(request: RunRequest, source: trials.Source) -> float | None:
 
 
 def _cost(trial: Trial, is_first: bool, follows: bool, budget: str = "") -> tuple[str, ...]:
-    """How often a script runs, if more than once. ``is_first``: its reference comes first; ``follows``: after a short run."""
+    """Return how often a script runs, if more than once. ``is_first``: its reference comes first; ``follows``: after a short run."""
     if not (is_first or follows):
         return ()
     times = "up to 3 times: with the fault, undisturbed, restarted" if trial.faults else "twice"

@@ -52,7 +52,7 @@ class Setting:
 
     @property
     def refusal(self) -> str:
-        """Why only the user's own file may have it; empty if this file may."""
+        """Return why only the user's own file may have it; empty if this file may."""
         if self.file.name != PROJECT:
             return ""
         return refusal(self.verb, self.key) or outside(self.key, self.value, self.file.parent)
@@ -170,7 +170,7 @@ PATHS = {
 
 
 def refusal(verb: Sequence[str], key: str) -> str:
-    """Why ccbed.toml may not set a key; empty if it may. Who writes the repository must not decide about this machine."""
+    """Return why ccbed.toml may not set a key; empty if it may. Who writes the repository must not decide about this machine."""
     reasons = (
         reason
         for option, reason in {**EXECUTING, **CONFIRMING}.items()
@@ -180,7 +180,7 @@ def refusal(verb: Sequence[str], key: str) -> str:
 
 
 def outside(key: str, value: object, project: Path) -> str:
-    """Why ccbed.toml in ``project`` may not set this option to this value: the path, its links resolved, leaves the project."""
+    """Return why ccbed.toml in ``project`` may not set this option to this value: the path, its links resolved, leaves the project."""
     own = os.path.realpath(project)
     for text in value if isinstance(value, list) else [value]:
         for base in (own, Path.cwd()) if key in PATHS else ():

@@ -38,7 +38,7 @@ class Status:
 
     @property
     def changes(self) -> Diff:
-        """What `up` would change: nothing on a drained host."""
+        """Return what `up` would change: nothing on a drained host."""
         hosts = [host for host in selection.host_names(self.spec) if host not in self.drained]
         return selection.limit(diff.diff(self.spec, self.status), self.spec, hosts)
 
@@ -109,7 +109,7 @@ def of(session: Session, name: str) -> Status:
 
 
 def _outdated(session: Session, spec: BedSpec) -> Iterator[str]:
-    """What has changed since `up`: the inventory, of which only the time is compared, and the version of ccbed."""
+    """Yield what has changed since `up`: the inventory, of which only the time is compared, and the version of ccbed."""
     inventory, file = Path(spec.inventory), session.state / "beds" / f"{spec.name}.json"
     if not spec.nodes or not inventory.is_absolute():
         return

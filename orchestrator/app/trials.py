@@ -64,7 +64,7 @@ class Source:
 
     @property
     def is_module(self) -> bool:
-        """Whether it is a module that the command line names."""
+        """Return whether it is a module that the command line names."""
         return not self.inputs and bool(self.params.get("module"))
 
 

@@ -168,7 +168,7 @@ def _refuse_lost(bed: BedSpec, lost: Mapping[str, str]) -> None:
 
 
 def _describe_states(session: Session, bed: BedSpec, hosts: Sequence[str]) -> str:
-    """Which hosts are as the inventory wants them, and which are not, as they are observed now."""
+    """Return which hosts are as the inventory wants them, and which are not, as they are observed now."""
     try:
         status, changes, _ = compare(session, bed, hosts)
         away: Mapping[str, str] = {}

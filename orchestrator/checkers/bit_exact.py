@@ -182,7 +182,7 @@ def _script(run: Run) -> Verdict:
 
 
 def _no_twin(run: Run, reason: str) -> str:
-    """Why none followed a run by itself, and what makes one. ``reason``: what the run kept of it."""
+    """Return why none followed a run by itself, and what makes one. ``reason``: what the run kept of it."""
     budget_s = views.mapping(run.extras.get("bundle.json")).get("budget_s")
     end = run.history.last(events.RunEnd)
     if budget_s:
@@ -224,14 +224,14 @@ def _aside(
 
 
 def _has_other_data(step: int, common: list[tuple[str, str, str, str]]) -> bool:
-    """Whether that step had another batch than the twin's, or no batch of it is known."""
+    """Return whether that step had another batch than the twin's, or no batch of it is known."""
     heads = (f"batch@{step}", f"inputs@{step}")
     known = [own == other for _, name, own, other in common if name in heads]
     return not all(known) or not known
 
 
 def _later(run: Run, lost: tuple[int, str, str] | None, common: list[tuple[str, str, str, str]]) -> str:
-    """What explains a difference from a later step on: random states that the trial accepts, if later batches are the twin's."""
+    """Return what explains a difference from a later step on: random states that the trial accepts, if later batches are the twin's."""
     if lost is None or "rng" not in run.trial.accept:
         return ""
     equal = [
@@ -276,7 +276,7 @@ def _unseen(facts: training.KeptFacts, common: list[tuple[str, str, str, str]]) 
 
 
 def _unchanged(facts: training.KeptFacts, base: int) -> str:
-    """What equal weights are worth that no step after the resumption changed: no bit of them shows a lost state."""
+    """Return what equal weights are worth that no step after the resumption changed: no bit of them shows a lost state."""
     known = [
         [value for name, value in own.items() if name.startswith("weights@") and training.step_of(name) >= base]
         for own in facts.digests.values()
@@ -314,7 +314,7 @@ def _shown_difference(first: tuple[int, str, str], common: list[tuple[str, str, 
 
 
 def _restart_explains_nothing(step: int, shown: tuple[int, ...], twin: Twin, beyond: object, least: float) -> bool:
-    """Whether the control has the weights of the twin in later steps, rounding apart where the run differs ``beyond`` it."""
+    """Return whether the control has the weights of the twin in later steps, rounding apart where the run differs ``beyond`` it."""
     control, rounding = twin.control, training.rounding
     if control is None or step < min(shown):
         return False

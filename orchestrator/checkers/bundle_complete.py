@@ -45,8 +45,8 @@ class _Rank:
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """What is missing of a rank's files is lost data (unknown) if gather reported it, or if the host may have lost it together with
-    the rank; else it is a failure.
+    """Judge what is missing of a rank's files: lost data (unknown) if gather reported it, or if the host may have lost it
+    together with the rank; else a failure.
     """
     present = set(run.files.paths())
     ranks = list(_ranks(run))
@@ -225,7 +225,7 @@ def _records(steps: _Steps, ranks: list[_Rank]) -> Iterator[tuple[_Rank, str, vi
 
 
 def _why_lost(run: Run, path: str, rank: _Rank, reported: Mapping[str, str]) -> str:
-    """Why a rank's file has not what the rank wrote: by gather, or by the silent end of its host. Empty if nothing explains it.
+    """Return why a rank's file has not what the rank wrote: by gather, or by the silent end of its host. Empty if nothing explains it.
 
     Where a keeper saw the node exit, the host lived on, and with it every byte that was written.
     """

@@ -99,7 +99,7 @@ def _first_failure(run: Run, gangs: tuple[views.Gang, ...]) -> views.Finding | N
 
 
 def _follows_loss(run: Run, gang: views.Gang, cause: views.Cause) -> bool:
-    """Whether a lost node had exited, or its silence had begun, at most ``WINDOW_S`` after the cause, and not by a kill of ccbed."""
+    """Return whether a lost node had exited, or its silence had begun, at most ``WINDOW_S`` after the cause, and not by a kill of ccbed."""
     at, refused = views.clock(run.history), run.history.last(events.RecoveryRefused)
     lost = set(refused.data.lost or ()) if refused else set()
     until = min(at(cause.exit), at(cause.error or cause.exit)) + views.WINDOW_S

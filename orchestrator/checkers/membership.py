@@ -211,7 +211,7 @@ def _restarts(run: Run) -> Iterator[views.Finding]:
 
 
 def _lives(run: Run, start: views.Operation) -> bool:
-    """Whether the node was started before, and nothing shows that it has ended since."""
+    """Return whether the node was started before, and nothing shows that it has ended since."""
     known = (events.NodeApplyDone, events.RunResumed, events.RunInterrupted)
     before = [e for e in run.history.of(*known) if e.seq < start.invoke.seq and (e.node in (None, start.node))]
     return bool(before) and before[-1].kind is events.NodeApplyDone

@@ -90,7 +90,7 @@ def _late(outages: _Outages, op: views.Operation, outcome: Event) -> float:
 
 
 def _is_lost(outages: _Outages, op: views.Operation) -> bool:
-    """Whether the node was lost, or paused by a fault, when the command ended. Healing a host does not bring back its nodes."""
+    """Return whether the node was lost, or paused by a fault, when the command ended. Healing a host does not bring back its nodes."""
     if op.node is None or op.outcome is None:
         return False
     about = [event for event in outages.nodes.get(op.node, ()) if event.seq < op.outcome.seq]

@@ -97,7 +97,7 @@ def _still_exiting(run: Run, event: Event) -> set[int]:
 
 
 def _powers_off(run: Run, id: str) -> bool:
-    """Whether that fault ends every process of its node, so that its verification is a count."""
+    """Return whether that fault ends every process of its node, so that its verification is a count."""
     for op in views.operations(run.history, events.FaultAct):
         if op.invoke.data.id == id:
             act = op.invoke.data.act

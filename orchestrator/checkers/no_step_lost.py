@@ -147,7 +147,7 @@ def _gaps(lines: training.Lineage, attempt: training.Attempt) -> Iterator[views.
 
 
 def _is_bridged(lines: training.Lineage, attempt: training.Attempt, step: int) -> bool:
-    """Whether a later attempt executed the steps up to ``step`` before that was resumed."""
+    """Return whether a later attempt executed the steps up to ``step`` before that was resumed."""
     following = [a for a in lines.attempts if a.index > attempt.index and a.index in lines.bases]
     return any(
         lines.bases[a.index] < step <= lines.bases[a.index] + max((p.last for p in a.ranks.values()), default=0)

@@ -306,7 +306,7 @@ class _Losses:
         return failed.seq, _Silence(event=failed, node=node, earliest=earliest, latest=failed.t)
 
     def _by_time(self, since_start: Sequence[Event], decided: Event) -> tuple[int, _Silence] | None:
-        """Whether it was suspect when the time for this gang to stop was over: it is not awaited longer."""
+        """Return whether it was suspect when the time for this gang to stop was over: it is not awaited longer."""
         attempt = (decided.epoch or 0) - (decided.kind is events.RecoveryDecided)
         settled = next(
             (e for e in self._history.of(events.TimerDone) if e.seq < decided.seq and e.key == f"e{attempt}/settle"),
@@ -347,7 +347,7 @@ def _applied(history: History) -> Iterator[Event]:
 
 
 def _was_suspended(run: Run, resumed: Event) -> bool:
-    """Whether the run was interrupted before; else its orchestrator was replaced while its attempt went on."""
+    """Return whether the run was interrupted before; else its orchestrator was replaced while its attempt went on."""
     earlier = (e for e in run.history.of(events.RunInterrupted, events.GangStart) if e.seq < resumed.seq)
     last = max(earlier, key=lambda event: event.seq, default=None)
     return last is not None and last.kind is events.RunInterrupted

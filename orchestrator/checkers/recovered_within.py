@@ -45,7 +45,7 @@ def check(run: Run, params: Params) -> Verdict:
 
 
 def _unrecovered(run: Run, *, is_cut: bool) -> views.Finding:
-    """What was lost, or may be lost by a fault that a run injected before it was cut off; no recovery followed."""
+    """Return what was lost, or may be lost by a fault that a run injected before it was cut off; no recovery followed."""
     killed, lost = set[str | None](), dict[str, Event]()
     for event in run.history.with_subject(events.NodeExit, events.NodeSilent, events.NodeKill):
         if event.kind is events.NodeKill:
@@ -66,7 +66,7 @@ def _unrecovered(run: Run, *, is_cut: bool) -> views.Finding:
 
 
 def _is_theirs(run: Run) -> bool:
-    """Whether the job's own launcher recovered: then only the watcher's records show its steps."""
+    """Return whether the job's own launcher recovered: then only the watcher's records show its steps."""
     return run.history.first(events.RecoveryReplaced) is not None
 
 

@@ -119,12 +119,12 @@ def _uncompared(lines: training.Lineage) -> str:
 
 
 def _are_whole(parts: Mapping[str, completeness.Row], *names: str) -> bool:
-    """Whether these parts of the state, or all of them, are known to have resumed."""
+    """Return whether these parts of the state, or all of them, are known to have resumed."""
     return all(row.result in ("pass", "not applicable") for part, row in parts.items() if not names or part in names)
 
 
 def _are_of_other_data(lost: list[str], repeated: tuple[training.Replay, ...]) -> bool:
-    """Whether the first difference follows from a lost data position: by then a step had another batch, or none is known."""
+    """Return whether the first difference follows from a lost data position: by then a step had another batch, or none is known."""
     first = min(replay.step for replay in repeated if replay.is_equal is False)
     known = [replay for replay in repeated if replay.step <= first]
     is_seen = any(replay.batches is not None or replay.inputs is not None for replay in known)
@@ -133,7 +133,7 @@ def _are_of_other_data(lost: list[str], repeated: tuple[training.Replay, ...]) -
 
 
 def _has_same_data(repeated: tuple[training.Replay, ...]) -> bool:
-    """Whether the ranks are known to have had the same batches in the first step that differs, and losses that are close."""
+    """Return whether the ranks are known to have had the same batches in the first step that differs, and losses that are close."""
     first = min(replay.step for replay in repeated if replay.is_equal is False)
     differing = [replay for replay in repeated if replay.step == first]
     is_due = all(r.batches is not False and (r.batches or not r.is_loaded) for r in differing)
@@ -141,14 +141,14 @@ def _has_same_data(repeated: tuple[training.Replay, ...]) -> bool:
 
 
 def _repeats(run: Run, lines: training.Lineage) -> bool:
-    """Whether the job repeats its own steps while nothing restarts it: as its reference shows, else as CPUs do."""
+    """Return whether the job repeats its own steps while nothing restarts it: as its reference shows, else as CPUs do."""
     if run.twin is not None:
         return training.repeats(run.twin, training.kept_facts(lines))
     return not any(line.device != "cpu" for file in run.files.watch() for line in file.of(watch.Torch))
 
 
 def _is_as_restarted(run: Run, lines: training.Lineage) -> bool:
-    """Whether the last attempt computed what the restart control did: the difference then belongs to the job."""
+    """Return whether the last attempt computed what the restart control did: the difference then belongs to the job."""
     least = training.rounding.least(lines.attempts)
     return training.rounding.is_as_restarted(training.kept_facts(lines), run.twin, least) is True
 

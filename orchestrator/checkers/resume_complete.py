@@ -92,7 +92,7 @@ def _whose(rows: Iterable[completeness.Row], lost: completeness.Row) -> str:
 
 
 def _has_kept_steps(resumption: training.Resumption, lines: training.Lineage) -> bool:
-    """Whether later attempts resumed from a step that this one made."""
+    """Return whether later attempts resumed from a step that this one made."""
     later = [base for index, base in lines.bases.items() if index > resumption.attempt.index]
     return resumption.step is not None and all(base > resumption.step for base in later)
 

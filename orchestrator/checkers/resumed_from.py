@@ -86,7 +86,7 @@ def _unknown(resumption: training.Resumption) -> Iterator[views.Finding]:
 
 
 def _nothing_to_load(resumption: training.Resumption) -> str:
-    """Why there was no checkpoint: two models in files of their own, for example, are no checkpoint of the job."""
+    """Return why there was no checkpoint: two models in files of their own, for example, are no checkpoint of the job."""
     if not resumption.writes:
         loads = [load.path for rank in resumption.attempt.ranks.values() for load in rank.loads if not load.error]
         return f"nothing had been saved in this run; it loaded {loads[0]}" if loads else "nothing had been saved"

@@ -183,7 +183,7 @@ def _unknown_checkpoint(
 
 
 def _is_lost(run: Run, gang: views.Gang, newest: CheckpointFacts) -> bool:
-    """Whether the scanned checkpoint descends from steps that no longer count."""
+    """Return whether the scanned checkpoint descends from steps that no longer count."""
     resumes = {epoch: step for epoch, step in views.resume_steps(run.history).items() if epoch < gang.epoch}
     return not views.is_kept(newest.epoch or 0, newest.step or 0, resumes)
 

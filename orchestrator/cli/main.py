@@ -207,7 +207,7 @@ def _accept_former_variable(ctx: click.Context, command: click.Command, old: str
 
 
 def _begins_run(args: Sequence[str]) -> bool:
-    """Whether the line starts a run, or was to start one: it is announced before it is parsed."""
+    """Return whether the line starts a run, or was to start one: it is announced before it is parsed."""
     own = args[: args.index("--")] if "--" in args else args
     verb = next((word for word in own if word in VERBS), "")
     misspelt = next((word for word in own if not word.startswith("-")), "")
@@ -295,7 +295,7 @@ def _with_origin(problem: str, session: sessions.Session) -> str:
 
 
 def _problem(error: click.ClickException) -> str:
-    """What is wrong with the command line, as the other errors say it."""
+    """Return what is wrong with the command line, as the other errors say it."""
     from ..core.spec import written_values
 
     context = getattr(error, "ctx", None)

@@ -73,7 +73,7 @@ def lines(run: Run, directory: Path, *, whole: bool = False, width: int = 0) -> 
 
 
 def _kept(run: Run, measured: collectives.Measured) -> str:
-    """What `resume` keeps of a run that was interrupted, whose records stay on its nodes; empty for a run that has ended."""
+    """Return what `resume` keeps of a run that was interrupted, whose records stay on its nodes; empty for a run that has ended."""
     if run.history.last(events.RunInterrupted) is None or run.history.last(events.RunEnd):
         return ""
     resumes, cases = views.resume_steps(run.history), measured.setting.cases

@@ -104,19 +104,19 @@ class Act:
 
     @property
     def of_host(self) -> bool:
-        """Whether the act affects every node of the target's host."""
+        """Return whether the act affects every node of the target's host."""
         return any(fault in OF_HOSTS for fault in self.disables)
 
     @property
     def of_ranks(self) -> bool:
-        """Whether it reaches ranks alone: no node exits or falls silent by it."""
+        """Return whether it reaches ranks alone: no node exits or falls silent by it."""
         return all(
             item.kind == "inside" or (item.kind == "signal" and "process" not in item.args) for item in self.inject
         )
 
     @property
     def ends_no_node(self) -> bool:
-        """Whether the processes of the node live on: it may fall silent by this act, but does not exit."""
+        """Return whether the processes of the node live on: it may fall silent by this act, but does not exit."""
         slowing = {"state", "cpu_percent"}
         return all(
             item.kind == "pause"
@@ -127,12 +127,12 @@ class Act:
 
     @property
     def outside(self) -> bool:
-        """Whether it is acted, and its lease held, on the orchestrator's machine: the host's own keeper is out of reach."""
+        """Return whether it is acted, and its lease held, on the orchestrator's machine: the host's own keeper is out of reach."""
         return any(fault in BEYOND_REACH for fault in self.disables)
 
 
 def objection(act: Act) -> str:
-    """Why an act cannot be verified; empty if it can."""
+    """Return why an act cannot be verified; empty if it can."""
     if not act.inject:
         return "inject is empty"
     if not act.verify:

@@ -39,7 +39,7 @@ class Chosen:
         return operations
 
     def even(self, operation: str) -> bool:
-        """Whether its chunks must all have one size."""
+        """Return whether its chunks must all have one size."""
         return operation in getattr(self.module, "EVEN", ())
 
     def chunks(self, operation: str, world: int) -> int:
@@ -55,7 +55,7 @@ class Chosen:
         return cost
 
     def refuses(self, operation: str, world: int) -> str:
-        """Why it does not support ``operation`` among ``world`` ranks; empty if it does."""
+        """Return why it does not support ``operation`` among ``world`` ranks; empty if it does."""
         if operation not in self.operations:
             return f"{self.name} does not do {operation}; it does {', '.join(self.operations)}"
         refuses = getattr(self.module, "refuses", None)

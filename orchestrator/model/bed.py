@@ -217,12 +217,12 @@ class BedSpec:
 
     @property
     def fabric(self) -> bool:
-        """Whether the nodes are processes in their own network namespaces, connected by the bed's emulated switches."""
+        """Return whether the nodes are processes in their own network namespaces, connected by the bed's emulated switches."""
         return any(node.port for node in self.nodes)
 
     @property
     def shares_file_system(self) -> bool:
-        """Whether every node sees the files of the controller under their own paths."""
+        """Return whether every node sees the files of the controller under their own paths."""
         return self.provider == "process" and all(host.connection == "local" for host in self.hosts)
 
     def directory_on(self, host: str) -> str:

@@ -99,7 +99,7 @@ class KeeperGoneError(OSError):
 
 
 def on_disk(error: OSError) -> bool:
-    """Whether the error concerns a local file; else it concerns the connection to another machine."""
+    """Return whether the error concerns a local file; else it concerns the connection to another machine."""
     return error.filename is not None or error.errno in _ON_DISK
 
 

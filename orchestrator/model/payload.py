@@ -120,7 +120,7 @@ def _hint(annotation: str, module: str) -> Any:
 
 
 def _reader(hint: Any) -> Callable[[Any], Any] | None:
-    """What makes a value of this type from JSON; None where the value is taken as it is."""
+    """Return what makes a value of this type from JSON; None where the value is taken as it is."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return hint.read if issubclass(hint, Record) else functools.partial(_read, hint)

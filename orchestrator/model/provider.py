@@ -21,7 +21,7 @@ GATHER_S = 60.0
 
 
 def count_waves(nodes: int) -> int:
-    """How many times ``AT_ONCE`` nodes are fetched from, one after the other; 1 at least."""
+    """Return how many times ``AT_ONCE`` nodes are fetched from, one after the other; 1 at least."""
     return max(1, -(-nodes // AT_ONCE))
 
 

@@ -128,7 +128,7 @@ def _inflation(blocks: Sequence[float]) -> float:
 
 @functools.lru_cache(maxsize=1000)
 def student(level: float, freedom: int) -> float:
-    """What Student's t exceeds in either direction with a probability of ``level`` (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
+    """Return what Student's t exceeds in either direction with a probability of ``level`` (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
     least, most = 0.0, math.pi / 2
     for _ in range(60):
         angle = (least + most) / 2

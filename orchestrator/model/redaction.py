@@ -128,13 +128,13 @@ def secret_values(environ: Mapping[str, str], names: Collection[str] = ()) -> tu
 
 
 def is_secret(name: str, value: str, names: Collection[str] = ()) -> bool:
-    """Whether the value of an option, a variable or a key is secret by its name. ``names``: declared secret by the user."""
+    """Return whether the value of an option, a variable or a key is secret by its name. ``names``: declared secret by the user."""
     return is_named(name, names) or (is_secret_option(name) and not is_trivial(value, name))
 
 
 @functools.lru_cache(maxsize=2048)
 def is_secret_option(name: str) -> bool:
-    """Whether a name is that of a secret: ``--api-key``, ``wandb.token``, ``DB_PASS``, ``-p``."""
+    """Return whether a name is that of a secret: ``--api-key``, ``wandb.token``, ``DB_PASS``, ``-p``."""
     words = _words(name)
     if not words or words[-1] in _ABOUT:
         return name == "-p"
@@ -149,12 +149,12 @@ def is_secret_option(name: str) -> bool:
 
 
 def is_named(name: str, names: Collection[str]) -> bool:
-    """Whether the user declared ``name`` secret; dashes and case do not matter."""
+    """Return whether the user declared ``name`` secret; dashes and case do not matter."""
     return _plain(name) in {_plain(known) for known in names}
 
 
 def is_trivial(value: str, name: str = "") -> bool:
-    """Whether the value is no secret: a word such as ``true``, a short number without a password's name, a directory in PWD."""
+    """Return whether the value is no secret: a word such as ``true``, a short number without a password's name, a directory in PWD."""
     if name == "-p":
         return _NO_PASSWORD.fullmatch(value) is not None
     plain = _plain(name).replace("_", "")
@@ -164,13 +164,13 @@ def is_trivial(value: str, name: str = "") -> bool:
 
 
 def has_secret_form(text: str) -> bool:
-    """Whether the text contains a private key, a token with a known form, or the password of a URL or a command."""
+    """Return whether the text contains a private key, a token with a known form, or the password of a URL or a command."""
     return any(form.search(text) for form in (PRIVATE_KEY, TOKEN, USERINFO, COMMAND))
 
 
 @functools.lru_cache(maxsize=512)
 def looks_secret(value: str, name: str = "") -> bool:
-    """Whether a value looks like a secret by its form or its entropy. ``name``: that of its option or variable."""
+    """Return whether a value looks like a secret by its form or its entropy. ``name``: that of its option or variable."""
     if PRIVATE_KEY.search(value) or TOKEN.search(value):
         return True
     words = _words(name)

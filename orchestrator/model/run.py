@@ -121,7 +121,7 @@ class NodeFiles(Protocol):
         ...
 
     def watch(self) -> Iterator[WatchFile]:
-        """What the watcher recorded in each training process of a user's script."""
+        """Return what the watcher recorded in each training process of a user's script."""
         ...
 
     def log(self, node: str, rank: int, epoch: int) -> str:

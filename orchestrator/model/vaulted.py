@@ -78,7 +78,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def same(item: Any, other: Any) -> bool:
-    """Whether two JSON values are equal; ``***`` matches any text."""
+    """Return whether two JSON values are equal; ``***`` matches any text."""
     if isinstance(item, str) and isinstance(other, str):
         return item == other or _fits(item, other) or _fits(other, item)
     if isinstance(item, Mapping) and isinstance(other, Mapping):

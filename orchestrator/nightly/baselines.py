@@ -56,7 +56,7 @@ class Floor:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """What a new acceptance replaces."""
+        """Return what a new acceptance replaces."""
         return self.metric, self.workload, self.parameters, self.gang
 
 

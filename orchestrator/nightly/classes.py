@@ -32,7 +32,7 @@ class MetricClass:
 
 
 def matches(pattern: str, metric: str) -> bool:
-    """Whether a pattern is the metric's name, some of its words in order, or matches them with ``*``."""
+    """Return whether a pattern is the metric's name, some of its words in order, or matches them with ``*``."""
     return fnmatch.fnmatchcase(f" {metric} ", f"* {pattern} *")
 
 

@@ -77,7 +77,7 @@ class Origin(NamedTuple):
 
 
 def reason(night: str, cell: str, repeat: int, again: str = "") -> str:
-    """Why a bundle was made, for its ``bundle.json``."""
+    """Return why a bundle was made, for its ``bundle.json``."""
     return f"repeat {repeat} of {cell}{f', again on {again},' if again else ''} in {night}"
 
 
@@ -126,7 +126,7 @@ def release(directory: Path) -> None:
 
 
 def storage_problem(directory: Path) -> str:
-    """Why the night's directory can hold no further run; empty if it can."""
+    """Return why the night's directory can hold no further run; empty if it can."""
     file = directory / RUNS / f"{RESERVE}.{os.getpid()}"
     try:
         _allocate(file, _LEAST_BYTES)
@@ -199,7 +199,7 @@ def write_judgement(directory: Path, judgement: NightJudgement) -> None:
 
 
 def read_spares(directory: Path) -> Placement | None:
-    """What the probe of the night's spares found; None before it. Raises TornBundleError for a damaged file."""
+    """Return what the probe of the night's spares found; None before it. Raises TornBundleError for a damaged file."""
     if not (directory / SPARES).is_file():
         return None
     placement: Placement = paths.built(Placement, directory, SPARES)
@@ -230,7 +230,7 @@ def is_closed(directory: Path) -> bool:
 
 
 def is_judged(directory: Path) -> bool:
-    """Whether the night came to its end: its process judges it after it sealed the rows, and may be killed in between."""
+    """Return whether the night came to its end: its process judges it after it sealed the rows, and may be killed in between."""
     return (directory / FINDINGS).is_file()
 
 

@@ -76,12 +76,12 @@ class NightJudgement:
 
     @property
     def word(self) -> str:
-        """What is printed: a night whose trials could not run is broken, whatever the others found."""
+        """Return what is printed: a night whose trials could not run is broken, whatever the others found."""
         return _WORDS.get(self.exit, self.outcome)
 
 
 def suspects_of(judgement: NightJudgement) -> dict[tuple[str, tuple[str, ...]], tuple[str, ...]]:
-    """What wants a second measurement: (cell of the suite, nodes: none for the whole gang) -> metrics. A link has two nodes."""
+    """Return what wants a second measurement: (cell of the suite, nodes: none for the whole gang) -> metrics. A link has two nodes."""
     wanted: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for judged in judgement.cells:
         if judged.compared and judged.compared.is_suspect and judged.compared.again is None:

@@ -102,7 +102,7 @@ def _lost(hardware: str, baselines: Iterable[Baseline]) -> str:
 
 
 def _is_same_model(hardware: str, known: str) -> bool:
-    """Whether each part that is there is of a model that the other machine has."""
+    """Return whether each part that is there is of a model that the other machine has."""
     return _models(hardware) <= _models(known)
 
 

@@ -88,7 +88,7 @@ def without_targets(arguments: Sequence[str]) -> list[str]:
 
 
 def document(night_dir: Path, night: Night, judgement: NightJudgement, text: str) -> object:
-    """What is posted. ``text`` is what Slack, Mattermost and Teams show; ``id`` is the same in a repeated request."""
+    """Return what is posted. ``text`` is what Slack, Mattermost and Teams show; ``id`` is the same in a repeated request."""
     bad = [judged for judged in judgement.findings if judged.state in ("fail", "xpass", "warn")]
     return {
         "id": night.name, "text": text, "night": night.name, "suite": night.suite.name, "bed": night.bed, "started": night.started,

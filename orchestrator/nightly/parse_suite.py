@@ -100,7 +100,7 @@ def parse(text: str, path: str, catalogue: Catalogue, read_trial: TrialReader, b
 def overrides(
     cell: Cell, bed: BedSpec | None, label: Callable[[str], str] = lambda dotted: dotted, nodes: int | None = None
 ) -> list[trial_draft.Override]:
-    """What a cell changes in its trial's document. ``label``: dotted path -> how errors name it; ``nodes``: how many ``all`` are,
+    """Return what a cell changes in its trial's document. ``label``: dotted path -> how errors name it; ``nodes``: how many ``all`` are,
     by default every node of the bed.
     """
     count = nodes or (sum(node.role == "node" for node in bed.nodes) if bed else None)

@@ -37,7 +37,7 @@ class Trials(Protocol):
     """What runs the trials of a night on its bed."""
 
     def obstacle(self, cell: Cell) -> str:
-        """Why the bed cannot run the cell: what it lacks; empty if it can. It may probe spares first. Raises CcbedError."""
+        """Return why the bed cannot run the cell: what it lacks; empty if it can. It may probe spares first. Raises CcbedError."""
 
     def launch(self, cell: Cell, repeat: int, open_run: str, again: str = "") -> Attempt:
         """Run a repeat; ``open_run``: the name of its bundle that an earlier process began; ``again``: see Row.
@@ -49,7 +49,7 @@ class Trials(Protocol):
         """The median of a metric of a bundle; ``metric`` empty: of the main one of its workload. None where it has none."""
 
     def obstacle_to_all(self) -> str:
-        """Why no trial can run on the bed any more, such as a bed that was taken down; empty if they can."""
+        """Return why no trial can run on the bed any more, such as a bed that was taken down; empty if they can."""
 
     def restore(self) -> Mapping[str, str]:
         """Bring nodes back that are not warm; later trials leave out those that stay away.
@@ -155,7 +155,7 @@ class Runner:
                 return
 
     def _is_over(self) -> bool:
-        """Whether no trial can run any more, such as on a bed whose file cannot be read."""
+        """Return whether no trial can run any more, such as on a bed whose file cannot be read."""
         if not self._end_reason:
             try:
                 self._end_reason = self.trials.obstacle_to_all()
@@ -180,7 +180,7 @@ class Runner:
         return bool(cell.precision) and bool(ended) and self._is_precise(cell, ended)
 
     def _is_precise(self, cell: Cell, ended: Sequence[Row]) -> bool:
-        """Whether the interval of the median of the cell's first metric is narrow enough. Every repeat must have the metric."""
+        """Return whether the interval of the median of the cell's first metric is narrow enough. Every repeat must have the metric."""
         import numpy as np
 
         metric = cell.rules[0].metric if cell.rules else ""
@@ -301,7 +301,7 @@ def passes(rows: Iterable[Row], cell: Cell) -> list[Row]:
 
 
 def _is_final(row: Row) -> bool:
-    """Whether a row without a run says that its cell goes no further."""
+    """Return whether a row without a run says that its cell goes no further."""
     return row.state == "skipped" or row.reason.startswith(_NOT_RUN)
 
 

@@ -85,7 +85,7 @@ def one_by_one(cells: Sequence[Cell]) -> tuple[tuple[Cell, int], ...]:
 
 
 def fits(spent_s: float, budget_s: float | None, past: Past) -> bool:
-    """Whether a cell starts: the time that it took in earlier nights is left, or any time at all if that is not known.
+    """Return whether a cell starts: the time that it took in earlier nights is left, or any time at all if that is not known.
 
     A cell that has started is run to its end, so a night may be longer than its budget by that cell.
     """
@@ -95,7 +95,7 @@ def fits(spent_s: float, budget_s: float | None, past: Past) -> bool:
 
 
 def expected_s(suite: Suite, past: Mapping[str, Past]) -> float:
-    """How long the cells take that are known from earlier nights, within the budget."""
+    """Return how long the cells take that are known from earlier nights, within the budget."""
     known = sum(past.get(cell.name, NEVER).duration_s or 0.0 for cell in suite.cells)
     return known if suite.budget_s is None else min(known, suite.budget_s)
 

@@ -62,7 +62,7 @@ def _addresses(bed: BedSpec, surveys: Sequence[doctor_rules.HostSurvey]) -> dict
 
 
 def _interpreter(bed: BedSpec) -> tuple[Requirement, ...]:
-    """Whether torch can be imported in the interpreter of process nodes; those of containers are in their images."""
+    """Return whether torch can be imported in the interpreter of process nodes; those of containers are in their images."""
     if bed.provider != "process":
         return ()
     interpreter = interpreters.probe(interpreters.path_of(bed), import_torch=True)
@@ -70,7 +70,7 @@ def _interpreter(bed: BedSpec) -> tuple[Requirement, ...]:
 
 
 def _fabric(bed: BedSpec) -> tuple[Requirement, ...]:
-    """Whether this machine can emulate the bed's fabric."""
+    """Return whether this machine can emulate the bed's fabric."""
     if not bed.fabric:
         return ()
     return fabric_checks.lacking(bed.link) or (Requirement.ok("fabric", links.bed_text(bed)),)

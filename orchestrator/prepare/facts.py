@@ -133,7 +133,7 @@ def _system() -> dict[str, str]:
 
 
 def _synchronised() -> bool | None:
-    """Whether the kernel's clock is synchronised (adjtimex); None if that is not known."""
+    """Return whether the kernel's clock is synchronised (adjtimex); None if that is not known."""
     try:
         status = ctypes.create_string_buffer(512)
         state: int = ctypes.CDLL(None).adjtimex(status)
@@ -189,7 +189,7 @@ def _engine(path: str) -> dict[str, Any]:
 
 
 def _podman(engine: str, version: dict[str, Any]) -> dict[str, Any]:
-    """What podman says of itself beside Docker's API (``core/bed/engine_kind.py``); empty for Docker. Raises OSError."""
+    """Return what podman says of itself beside Docker's API (``core/bed/engine_kind.py``); empty for Docker. Raises OSError."""
     if not any(part.get("Name") == "Podman Engine" for part in version.get("Components") or ()):
         return {}
     status, response = ask(engine, "/containers/ccbed-no-such-container/update", "POST")
@@ -268,7 +268,7 @@ IMAGE_SUFFIXES = (".tar", ".tar.gz", ".tar.zst")
 
 
 def _is_bed_directory(path: str) -> bool:
-    """Whether a directory holds only files of ccbed: any other is neither used nor removed."""
+    """Return whether a directory holds only files of ccbed: any other is neither used nor removed."""
     try:
         names = os.listdir(path)
     except OSError:

@@ -265,7 +265,7 @@ def _step(name: str, data: Mapping[str, Any]) -> Step:
 
 
 def reason(result: Mapping[str, Any]) -> str:
-    """Why a task failed, in its own words, without censored output."""
+    """Return why a task failed, in its own words, without censored output."""
     if result.get("censored"):
         return "failed; its output is secret"
     bad = [item for item in result.get("results", ()) if isinstance(item, dict) and item.get("failed")]

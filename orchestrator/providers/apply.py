@@ -55,7 +55,7 @@ def apply(
 
 
 def _replaces_keeper(diff: Diff) -> bool:
-    """Whether the keeper must be replaced: its nodes end with it. A keeper that is dead has left its nodes already."""
+    """Return whether the keeper must be replaced: its nodes end with it. A keeper that is dead has left its nodes already."""
     return not diff.detached and diff.keeper is not None and diff.keeper.action == "replace"
 
 
@@ -151,7 +151,7 @@ class _LostHosts:
         return host in self._reasons
 
     def reason(self, command: Command) -> str:
-        """Why the host of the command's node is lost; empty if it is not."""
+        """Return why the host of the command's node is lost; empty if it is not."""
         return self._reasons.get(self._host(command), "")
 
     def _host(self, command: Command) -> str:

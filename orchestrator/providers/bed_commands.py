@@ -86,7 +86,7 @@ def _unperformed(command: Command, reason: str) -> Event:
 
 
 def problem(outcome: Event | None, command: Command) -> str:
-    """Why a command failed; empty if it did not."""
+    """Return why a command failed; empty if it did not."""
     if outcome is None:
         return f"no response to {command.f} within {command.deadline_s:g} s"
     if outcome.type == "ok":

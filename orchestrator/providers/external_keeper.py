@@ -23,7 +23,7 @@ DIRECTORY = f"{label.OUTSIDE}/{label.KEEPER_DIR}"
 
 
 def is_for_external_keeper(order: Command) -> bool:
-    """Whether the command injects or heals a fault that disables the host's own keeper."""
+    """Return whether the command injects or heals a fault that disables the host's own keeper."""
     if order.kind not in (FaultAct, FaultHeal) or order.data.act is None:
         return False
     return bool(order.data.act.outside)

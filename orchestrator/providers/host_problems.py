@@ -38,7 +38,7 @@ def unreached(bed: BedSpec, problems: Problems, status: BedStatus) -> UnreachedE
 
 
 def _has_responded(problem: Exception) -> bool:
-    """Whether the host responded: ``reached`` of a HostError; any other error comes from the host, except a timeout."""
+    """Return whether the host responded: ``reached`` of a HostError; any other error comes from the host, except a timeout."""
     return bool(getattr(problem, "reached", not isinstance(problem, TimeoutError)))
 
 

@@ -95,7 +95,7 @@ class HostsProvider(BoundProvider):
             return NodeStatus(name=node, state=state, reason=str(error))
 
     def _is_responding(self, bed: BedSpec, host: HostSpec) -> bool:
-        """Whether the host accepts new connections: then it will soon be connected again."""
+        """Return whether the host accepts new connections: then it will soon be connected again."""
         with suppress(OSError):
             return self._site(bed, host).is_responding
         return False

@@ -71,7 +71,7 @@ def probe(path: str, *, import_torch: bool = False) -> Interpreter:
 
 
 def requirement(interpreter: Interpreter, *, named: bool) -> Requirement:
-    """What the interpreter lacks, or its versions. ``named``: by ccbed_python; else it is that of ccbed itself."""
+    """Return what the interpreter lacks, or its versions. ``named``: by ccbed_python; else it is that of ccbed itself."""
     problem = _problem(interpreter)
     if not problem:
         text = f"{interpreter.torch}, Python {interpreter.python}" + ("" if interpreter.numpy else ", no numpy")

@@ -112,7 +112,7 @@ def _copy(source: Path, target: Path, max_bytes: int) -> tuple[int, bool]:
 
 
 def parts(name: str, length: int, max_bytes: int) -> tuple[tuple[int, int], ...]:
-    """Which bytes of a file are brought, (start, end): of a log that is too long its first and last ones, else the first ones."""
+    """Return which bytes of a file are brought, (start, end): of a log that is too long its first and last ones, else the first ones."""
     if length <= max_bytes or not name.endswith(".log") or max_bytes < SMALL_LOG:
         return ((0, min(length, max_bytes)),)
     half = max_bytes // 2

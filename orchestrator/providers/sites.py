@@ -38,11 +38,11 @@ class Site(Protocol):
 
     @property
     def connection_count(self) -> int:
-        """How often it was connected. After a reconnection, the host may have been rebooted."""
+        """Return how often it was connected. After a reconnection, the host may have been rebooted."""
 
     @property
     def is_responding(self) -> bool:
-        """Whether the host accepts new connections while its own one is silent or being made again."""
+        """Return whether the host accepts new connections while its own one is silent or being made again."""
 
     def call(self, op: str, deadline_s: float = 10.0, **args: Any) -> Any:
         """An operation of ``node/hostlink/host_operations.py``. Raises OSError, ValueError or RuntimeError with its message."""
@@ -54,7 +54,7 @@ class Site(Protocol):
         """
 
     def refusal(self, path: str) -> str:
-        """Why the host did not write the file; empty while it may have done so."""
+        """Return why the host did not write the file; empty while it may have done so."""
 
     def put(self, content: Mapping[str, bytes]) -> str:
         """Store a payload; its path on the host."""

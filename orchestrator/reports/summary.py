@@ -118,7 +118,7 @@ def _verdicts(run: Run) -> Iterator[str]:
 
 
 def _evidence(run: Run, verdict: Verdict) -> str:
-    """What fits a cell of a table; the page and verdicts.json have the rest. Of failures more."""
+    """Return what fits a cell of a table; the page and verdicts.json have the rest. Of failures more."""
     text, limit = "; ".join(page_tables.proofs(run, verdict)), 160 if verdict.outcome in ("pass", "skipped") else 600
     return text if len(text) <= limit else text[: limit - 1] + "…"
 

@@ -93,7 +93,7 @@ class GatheredEvents:
         self._events: dict[tuple[str | None, str | None], set[tuple[str, int]]] = {}
 
     def has(self, event: Event) -> bool:
-        """Whether the files that were gathered from the event's node have it; True for a node without any gathered file.
+        """Return whether the files that were gathered from the event's node have it; True for a node without any gathered file.
 
         The events of keepers are copied when the run has ended, and are not looked up.
         """

@@ -178,7 +178,7 @@ def _stop_gang_and_heal(
 
 
 def _is_down(request: Request) -> bool:
-    """Whether `ccbed down` has removed the bed since the run began."""
+    """Return whether `ccbed down` has removed the bed since the run began."""
     state = Path(request.state)
     return (state / "beds").is_dir() and request.bed.name not in bed_files.names(state)
 

@@ -26,7 +26,7 @@ Sign = Callable[[str], Mapping[str, str]]
 
 
 def signer(request: Request) -> Sign:
-    """What the keepers of the bed sign a bundle with."""
+    """Return what the keepers of the bed sign a bundle with."""
     return functools.partial(request.provider.sign, request.bed)
 
 
@@ -102,7 +102,7 @@ def conclude(
 
 
 def passes(catalogue: Catalogue, directory: Path, workdir: Path) -> bool:
-    """Whether a run that has ended and is not sealed would pass."""
+    """Return whether a run that has ended and is not sealed would pass."""
     _complete(directory, workdir)
     run = bundle.load(directory, judged=False)
     verdicts = judge.judge(run, catalogue, judge.listed(run, bundle.planned_checks(run) or ()))

@@ -90,7 +90,7 @@ def read_lines(directory: Path) -> Iterator[tuple[str, str]]:
 
 
 def mark(name: str, hidden: Iterable[str] = ()) -> str:
-    """What identifies the content of a file, the names in a directory, or for ``write`` that it exists."""
+    """Return what identifies the content of a file, the names in a directory, or for ``write`` that it exists."""
     kind, _, path = name.partition(" ")
     try:
         status = Path(path).stat()
@@ -124,7 +124,7 @@ def _changed(before: Mapping[str, str], request: Request, directory: Path) -> st
 
 
 def _start(request: Request, directory: Path) -> dict[str, str]:
-    """What a run begins with: its project, environment, nodes and placement. Values of variables are known by keyed digests only."""
+    """Return what a run begins with: its project, environment, nodes and placement. Values of variables are known by keyed digests only."""
     plan, salt = bundle.load_plan(directory), secrets.salt(Path(request.state))
     variables = {**(request.environment or {}), **request.exports}
     facts = paths.document(directory, bundle.FINGERPRINT)
@@ -158,7 +158,7 @@ def _is_linked(path: Path) -> bool:
 
 
 def _obstacles(lines: Iterable[tuple[str, str]], ranks: int) -> Iterator[str]:
-    """Why what a reference run depended on is not known, or may change unseen."""
+    """Yield why what a reference run depended on is not known, or may change unseen."""
     lines = list(lines)
     if sum(kind == "end" for kind, _ in lines) < ranks:
         yield "what it opened is recorded only for a script that is run as a file in a pre-loaded interpreter, and ends by itself"
@@ -174,7 +174,7 @@ def _obstacles(lines: Iterable[tuple[str, str]], ranks: int) -> Iterator[str]:
 
 
 def _moved(marks: Mapping[str, str], began: float, hidden: Sequence[str]) -> Iterator[str]:
-    """What changed after the reference run had begun."""
+    """Yield what changed after the reference run had begun."""
     for name, value in marks.items():
         path = name.partition(" ")[2]
         if value not in (ABSENT, "present") and not _is_below(path, hidden) and Path(path).stat().st_ctime >= began:
@@ -191,7 +191,7 @@ def _own_directories(directories: Iterable[Path]) -> Iterator[str]:
 def _opened(
     lines: Iterable[tuple[str, str]], origin: Path, directories: Sequence[Path], own: Sequence[str]
 ) -> set[str]:
-    """What was opened, written or listed outside of the copied project, by its path on this machine."""
+    """Return what was opened, written or listed outside of the copied project, by its path on this machine."""
     work_dir, names = bundle.load_plan(origin).work_dir, set[str]()
     root = str(Path(work_dir.root).resolve()) if work_dir else "/nowhere"
     copies = [f"{directory.resolve()}/{paths.WORK}" for directory in directories]
@@ -205,7 +205,7 @@ def _opened(
 
 
 def _is_copied(path: str, root: str, runs: Path) -> bool:
-    """Whether the copy of the project has the path, so that its marks tell whether it has changed."""
+    """Return whether the copy of the project has the path, so that its marks tell whether it has changed."""
     folders = [Path(path), *Path(path).parents]
     inside = folders[: folders.index(Path(root))] if Path(root) in folders else None
     is_outside = inside is None or _is_below(path, (str(runs.resolve()),))

@@ -52,7 +52,7 @@ def find(request: Request, plan: Plan, directory: Path) -> dict[str, Any] | None
 
 
 def of_ranks(links: Mapping[str, Any], ranks: tuple[int, ...]) -> dict[str, Any]:
-    """What these ranks need: the directions in which they send, and the line of all."""
+    """Return what these ranks need: the directions in which they send, and the line of all."""
     return {**links, "directions": [value for value in links["directions"] if value.get("rank") in ranks]}
 
 

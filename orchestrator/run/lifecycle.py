@@ -158,7 +158,7 @@ def _resumable(directory: Path, workdir: Path) -> Iterator[None]:
 
 
 def _interruption(directory: Path, workdir: Path) -> str:
-    """What an interruption leaves: after the end of the run, its ranks have ended and its faults are healed.
+    """Return what an interruption leaves: after the end of the run, its ranks have ended and its faults are healed.
 
     The ranks of a twin that follows it are on the bed.
     """

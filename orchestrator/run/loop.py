@@ -313,7 +313,7 @@ class Loop:
         return events
 
     def _is_current(self, state: State, node: str) -> bool:
-        """Whether the last heart-beat is that of the node's current incarnation."""
+        """Return whether the last heart-beat is that of the node's current incarnation."""
         known = state.nodes.get(node)
         return known is not None and known.usable and self._watch.beats[node].incarnation == known.incarnation
 

@@ -50,7 +50,7 @@ def _entry(path: str) -> str:
 
 
 def _saved(run: Run) -> Iterator[str]:
-    """What it saved, and the files beside that, unless the directory is for everybody or the user's home."""
+    """Yield what it saved, and the files beside that, unless the directory is for everybody or the user's home."""
     for file in run.files.watch():
         for path in (*(line.path for line in file.of(watch.Save)), *(line.path for line in file.of(watch.Committed))):
             yield path
@@ -60,7 +60,7 @@ def _saved(run: Run) -> Iterator[str]:
 
 
 def _loaded(run: Run) -> Iterator[str]:
-    """What the first attempt read before its first step."""
+    """Yield what the first attempt read before its first step."""
     for file in run.files.watch():
         if any(begin.attempt == 0 for begin in file.of(watch.Begin)):
             yield from (line.path for line in file.of(watch.Load) if line.path and line.n == 0)

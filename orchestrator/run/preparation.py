@@ -61,7 +61,7 @@ class NotComparable(CcbedError):
 
 
 def needs_twin(request: Request) -> bool:
-    """Whether a check of the trial compares the run with its twin."""
+    """Return whether a check of the trial compares the run with its twin."""
     return judge.needs_twin(judge.specs(request.trial, request.catalogue), request.catalogue)
 
 
@@ -202,7 +202,7 @@ def _undrained(draft: Draft) -> BedSpec:
 
 
 def _work_dir(draft: Draft, directory: Path, payload_path: str) -> WorkDir | None:
-    """Where the ranks find the user's script: in place, or in a directory of this run that its nodes share.
+    """Return where the ranks find the user's script: in place, or in a directory of this run that its nodes share.
 
     A run with a twin, and the twin, work in copies of their own: neither sees what the other writes.
     """

@@ -91,12 +91,12 @@ def _use_again(request: Request, directory: Path) -> None:
 
 
 def _restart(origin: Path) -> list[object]:
-    """What the restarted reference of a run depends on beside its trial."""
+    """Return what the restarted reference of a run depends on beside its trial."""
     return [sorted(twins.restarting(bundle.read_history(origin))), _kept_random_states(origin)]
 
 
 def _outside_files(request: Request, directory: Path) -> tuple[str, ...]:
-    """What a run created outside of its project and of mapped paths. Raises NotComparable where it changed other files."""
+    """Return what a run created outside of its project and of mapped paths. Raises NotComparable where it changed other files."""
     from . import outside_files
 
     plan, params = bundle.load_plan(directory), request.trial.params
@@ -149,7 +149,7 @@ def _remove_below(directory: Path, path: Path) -> None:
 
 
 def _is_comparable(request: Request, directory: Path) -> bool:
-    """Whether the run finished in time; without a fault that was injected there is nothing to compare."""
+    """Return whether the run finished in time; without a fault that was injected there is nothing to compare."""
     history = bundle.read_history(directory)
     end = history.last(RunEnd)
     injected = history.last(FaultInjected) is not None
@@ -159,7 +159,9 @@ def _is_comparable(request: Request, directory: Path) -> bool:
 
 
 def _fits(request: Request, history: History, runs: int, name: str) -> bool:
-    """Whether a reference run ends within the budget, if each run takes as long as the first; without one, whether the run was short."""
+    """Return whether a reference run ends within the budget, if each run takes as long as the first;
+    without one, whether the run was short.
+    """
     took_s = (history.events[-1].t if history.events else 0.0) - _pause_s(history)
     if request.budget_s is None:
         return took_s < SHORT_S
@@ -256,7 +258,7 @@ def _without_faults(request: Request) -> Request:
 
 
 def _has_view(directory: Path) -> bool:
-    """Whether the view of its files has ended with the orchestrator that made it."""
+    """Return whether the view of its files has ended with the orchestrator that made it."""
     isolation = bundle.load_plan(directory).isolation
     return isolation is not None and isolation.view is not None
 
@@ -323,7 +325,10 @@ def _drive(request: Request, plan: Plan, directory: Path, origin: Path) -> None:
 
 
 def _kept_random_states(origin: Path) -> bool:
-    """Whether a run is known to have lost no random state that counts: to put them back would change what its job draws as it starts."""
+    """Return whether a run is known to have lost no random state that counts.
+
+    To put them back would change what its job draws as it starts.
+    """
     return bundle.has_ended(origin) and training.saved_state.kept_random_states(
         training.lineage_of(bundle.load(origin))
     )

@@ -95,7 +95,7 @@ class _Copy:
             self._file(entry, target)
 
     def _link(self, entry: Path, target: Path) -> str:
-        """Where a link of the copy leads: inside of the project to the copy, else to the original."""
+        """Return where a link of the copy leads: inside of the project to the copy, else to the original."""
         link = entry.readlink()
         leads_to = Path(os.path.normpath(entry.parent / link))
         if not leads_to.is_relative_to(self._root):
@@ -114,7 +114,7 @@ class _Copy:
         shutil.copystat(source, target)
 
     def _share(self, source: Path, target: Path) -> bool:
-        """Whether the file system shares the blocks."""
+        """Return whether the file system shares the blocks."""
         with source.open("rb") as reader, target.open("wb") as writer:
             try:
                 fcntl.ioctl(writer, FICLONE, reader.fileno())

@@ -95,7 +95,7 @@ def this_process() -> Driver:
 
 
 def is_abandoned(allocation: Allocation) -> bool:
-    """Whether the command that should release the job was killed. One on another machine may live."""
+    """Return whether the command that should release the job was killed. One on another machine may live."""
     driver = allocation.driver
     if driver is None or driver.hostname != socket.gethostname():
         return False
@@ -346,7 +346,7 @@ class _Request:
         self.lines.put(None)
 
     def next_line(self, timeout_s: float) -> bool:
-        """Whether salloc still runs, after its next line or ``timeout_s`` seconds."""
+        """Return whether salloc still runs, after its next line or ``timeout_s`` seconds."""
         with suppress(queue.Empty):
             line = self.lines.get(timeout=max(timeout_s, 0.0))
             if line is None:

@@ -12,7 +12,7 @@ from . import inventory_variables as options
 
 
 def problems(inventory: Inventory) -> Iterable[str]:
-    """What the inventory of a cluster must not have."""
+    """Return what the inventory of a cluster must not have."""
     yield from host_problems(inventory)
     yield from container_problems(inventory)
     yield from power_problems(inventory)

@@ -209,7 +209,10 @@ def _lost(name: str, row: Mapping[str, str], members: set[str]) -> LostNode | No
 
 
 def never_starts(job: Job, node_limits: Callable[[], Mapping[str, float]]) -> bool:
-    """Whether what the job asks for must change before it can start. ``node_limits``: see ``read_node_limits``. Raises SlurmError."""
+    """Return whether what the job asks for must change before it can start. ``node_limits``: see ``read_node_limits``.
+
+    Raises SlurmError.
+    """
     reason = job.reason.strip("()")
     if reason.startswith("PartitionNodeLimit"):
         limits = node_limits()
@@ -232,7 +235,7 @@ def read_node_limits() -> dict[str, float]:
 
 
 def describe(job: Job) -> str:
-    """What happened to the job, or why it waits, in words."""
+    """Return what happened to the job, or why it waits, in words."""
     reason = job.reason.strip("()")
     if job.kind in ("pending", "requeued"):
         word = reason.partition(",")[0]

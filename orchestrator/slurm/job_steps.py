@@ -83,7 +83,7 @@ def step_command(bed: BedSpec, allocation: Allocation, host: str, archive: str) 
 
 
 def _fixed_options(bed: BedSpec, host: str) -> tuple[list[str], list[str]]:
-    """What a step keeps from its start: whether it has GPUs, and the directories from which files are fetched."""
+    """Return what a step keeps from its start: whether it has GPUs, and the directories from which files are fetched."""
     gres = [] if any(node.gpus for node in bed.nodes if node.host == host) else ["--gres=none"]
     return gres, [part for root in (bed.shared_dir, bed.data_dir) if root for part in ("--root", root)]
 
@@ -140,7 +140,7 @@ def start(bed: BedSpec, allocation: Allocation, host: str, archive: str) -> None
 
 
 def end_reason(bed: BedSpec, allocation: Allocation, host: str) -> str:
-    """Why the host has no step in this job; empty if its step runs, or if that is not known.
+    """Return why the host has no step in this job; empty if its step runs, or if that is not known.
 
     A step outlives a killed srun: for seconds if one of srun's two processes is left, else for good. Slurm knows its end.
     A step that another machine started is taken to run.
@@ -161,7 +161,7 @@ def end_reason(bed: BedSpec, allocation: Allocation, host: str) -> str:
 
 
 def explain(bed: BedSpec, host: str) -> str:
-    """Why a step does not respond, from its own output and that of its srun; empty if there is none."""
+    """Return why a step does not respond, from its own output and that of its srun; empty if there is none."""
     texts = (plain_files.tail_text(path, _TAIL) for path in (log(bed, host), _errors(bed, host)))
     lines = [[line for line in text.strip().splitlines() if _NOISE not in line][-3:] for text in texts]
     return " / ".join(line for part in lines for line in part)
@@ -200,7 +200,7 @@ def _sruns(step: Step) -> list[processes.Process]:
 
 
 def _has_ended(bed: BedSpec, host: str, step: Step) -> bool:
-    """Whether Slurm has no such step any more; False while the controller does not respond."""
+    """Return whether Slurm has no such step any more; False while the controller does not respond."""
     running = _running_steps(bed, step.job)
     if running is None or _name(host) in running:
         return False
@@ -283,13 +283,13 @@ def machine(allocation: Allocation, host: str) -> Machine:
 
 
 def _is_own_name(name: str) -> bool:
-    """Whether Slurm may know this machine by the name, with or without its domain. In a job Slurm says it itself."""
+    """Return whether Slurm may know this machine by the name, with or without its domain. In a job Slurm says it itself."""
     own = (socket.gethostname(), os.environ.get("SLURMD_NODENAME", ""))
     return name.partition(".")[0] in {known.partition(".")[0] for known in own}
 
 
 def _is_own_address(address: str) -> bool:
-    """Whether this machine has the address: only then a socket can be bound to it."""
+    """Return whether this machine has the address: only then a socket can be bound to it."""
     try:
         for family, kind, protocol, _, place in socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM):
             with socket.socket(family, kind, protocol) as bound:
@@ -331,7 +331,7 @@ def srun_options(bed: BedSpec) -> list[str]:
 
 
 def command(bed: BedSpec) -> list[str]:
-    """What precedes the program of the step: the command of Apptainer. Raises InfrastructureError."""
+    """Return what precedes the program of the step: the command of Apptainer. Raises InfrastructureError."""
     if bed.slurm is None or bed.slurm.container != "apptainer":
         return []
     gpus = ["--nv"] if any(node.gpus for node in bed.nodes) else []

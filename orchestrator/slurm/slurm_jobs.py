@@ -171,7 +171,7 @@ def _describe(driver: Driver | None) -> str:
 
 
 def _is_running(session: Session, bed: BedSpec) -> bool:
-    """Whether the recorded job still holds its nodes; a warning says how a job ended. Raises InfrastructureError."""
+    """Return whether the recorded job still holds its nodes; a warning says how a job ended. Raises InfrastructureError."""
     from . import allocation, job_state
 
     present = allocation.read(Path(bed.workdir))
@@ -188,7 +188,7 @@ def _is_running(session: Session, bed: BedSpec) -> bool:
 
 
 def has_ended(bed: BedSpec) -> bool:
-    """Whether the bed has a job on record that holds no nodes any more. Raises SlurmError."""
+    """Return whether the bed has a job on record that holds no nodes any more. Raises SlurmError."""
     from . import allocation, job_state
 
     present = allocation.read(Path(bed.workdir)) if bed.slurm else None

@@ -209,7 +209,7 @@ class SlurmProvider(HostsProvider):
         return state is not None and state.kind != "unknown" and state.kind not in job_state.RUNNING
 
     def _explain_loss(self, bed: BedSpec, allocation: Allocation, host: str, ended: str) -> str:
-        """Why the step of a host has ended. ``ended``: what its srun wrote."""
+        """Return why the step of a host has ended. ``ended``: what its srun wrote."""
         state = self._job
         if state is None or state.kind == "unknown":
             return ended
@@ -348,7 +348,7 @@ def _start_step(bed: BedSpec, allocation: Allocation, host: str, archive_path: s
 
 
 def _is_ready(allocation: Allocation, machine: Machine) -> bool:
-    """Whether the node's slurmd accepts connections, and Slurm starts steps there."""
+    """Return whether the node's slurmd accepts connections, and Slurm starts steps there."""
     if not _accepts_connections(machine):
         return False
     state = _read_state(allocation)

@@ -110,7 +110,7 @@ def clear_preflight(state: Path, name: str) -> None:
 
 
 def needs_preflight(state: Path, name: str) -> bool:
-    """Whether no preflight has passed since the bed was changed."""
+    """Return whether no preflight has passed since the bed was changed."""
     return _preflight_file(state, name).exists()
 
 
@@ -289,7 +289,7 @@ def _held(file: Path, holder: Mapping[str, str | int] | None, refusal: Callable[
 
 
 def _is_held(file: Path, tries: int = 1) -> bool:
-    """Whether a process holds the lock. It is probed by a shared one, so that concurrent probes do not see each other."""
+    """Return whether a process holds the lock. It is probed by a shared one, so that concurrent probes do not see each other."""
     fd = _flock(file, tries, fcntl.LOCK_SH) if file.exists() else None
     if fd is not None:
         os.close(fd)

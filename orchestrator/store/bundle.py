@@ -343,12 +343,12 @@ def stage(directory: Path) -> Stage:
 
 
 def has_ended(directory: Path) -> bool:
-    """Whether the history of the run has its end. Raises TornBundleError for a damaged one."""
+    """Return whether the history of the run has its end. Raises TornBundleError for a damaged one."""
     return read_history(directory).last(RunEnd) is not None
 
 
 def has_begun(directory: Path) -> bool:
-    """Whether the history of the run holds anything. Raises TornBundleError for a damaged one."""
+    """Return whether the history of the run holds anything. Raises TornBundleError for a damaged one."""
     return bool(read_history(directory).events)
 
 

@@ -89,7 +89,7 @@ def _no_latest(directory: Path) -> UsageError:
 
 
 def is_run_name(name: str) -> bool:
-    """Whether a directory's name is one that ccbed gives to runs."""
+    """Return whether a directory's name is one that ccbed gives to runs."""
     return _RUN.fullmatch(name) is not None
 
 

@@ -102,7 +102,7 @@ def without_secrets(files: Mapping[str, bytes], holds_secret: Callable[[bytes], 
 
 
 def holds_secret(name: str, content: bytes) -> bool:
-    """Whether a bundle does not keep all of a file because of a secret."""
+    """Return whether a bundle does not keep all of a file because of a secret."""
     return bool(reason_secret(name, content) or (not _reason_other(name, content) and redacted_copy(name, content)[1]))
 
 
@@ -130,7 +130,7 @@ def _detectors() -> tuple[Any, ...]:
 
 
 def reason_secret(name: str, content: bytes) -> str:
-    """Why all of a file counts as secret: its name or its content; empty for any other file."""
+    """Return why all of a file counts as secret: its name or its content; empty for any other file."""
     path = PurePosixPath(name.lower())
     if any(fnmatch.fnmatch(path.name, pattern) for pattern in SECRET_NAMES) and path.suffix not in CODE:
         return "secret by its name"

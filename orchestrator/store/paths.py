@@ -171,7 +171,7 @@ def lines_limit() -> int:
 
 
 def more(limit: int) -> str:
-    """What to do where a file is larger than ``limit`` bytes."""
+    """Return what to do where a file is larger than ``limit`` bytes."""
     return f"if you trust it, set the limit to twice as much: {LINES_VARIABLE}={2 * limit >> 20} (MiB)"
 
 

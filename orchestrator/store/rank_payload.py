@@ -204,7 +204,7 @@ def _entries(directory: Path, prefix: str, rules: list[_Rule]) -> Iterator[tuple
 
 
 def _reason_left_out(path: Path, rules: list[_Rule]) -> str:
-    """Why a file or directory does not travel, whatever its size. Of hidden files ``.env`` does: scripts read it."""
+    """Return why a file or directory does not travel, whatever its size. Of hidden files ``.env`` does: scripts read it."""
     if path.is_symlink():
         return "a link"
     is_directory = path.is_dir()

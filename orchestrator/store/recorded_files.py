@@ -213,7 +213,7 @@ class WatchDirectory(BundleFiles):
         super().__init__(root, {})
 
     def incomplete(self) -> tuple[str, ...]:
-        """What is missing of the records, or was changed.
+        """Return what is missing of the records, or was changed.
 
         A kill leaves whole lines, so a last line that is cut off shows lost data, and a wrong sum a line that is not as it was written.
         """

@@ -73,7 +73,7 @@ def verify(directory: Path) -> tuple[str, ...]:
 
 
 def is_derived(directory: Path) -> bool:
-    """Whether verdicts and report are complete and unchanged; an interrupted judgement is repeated."""
+    """Return whether verdicts and report are complete and unchanged; an interrupted judgement is repeated."""
     if not (directory / DERIVED).is_file():
         return False
     try:

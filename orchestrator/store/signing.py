@@ -65,7 +65,7 @@ def signer(directory: Path, allowed: Path, name: str = "") -> str:
 
 
 def unsigned(directory: Path, keys: Iterable[Path]) -> tuple[str, ...]:
-    """What none of the keepers' ``keys`` has signed: the manifest, and of each file of keepers' events the first such line.
+    """Return what none of the keepers' ``keys`` has signed: the manifest, and of each file of keepers' events the first such line.
 
     Raises UsageError for a key that cannot be read.
     """

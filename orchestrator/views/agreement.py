@@ -74,7 +74,7 @@ def identity(run: Run) -> Iterator[Finding]:
 
 
 def by_same_code(run: Run) -> bool:
-    """Whether the code that judges the run is the code that drove it."""
+    """Return whether the code that judges the run is the code that drove it."""
     begin = run.history.first(events.RunBegin)
     return begin is not None and begin.data.code == run.code
 
@@ -290,7 +290,7 @@ def missing_files(history: History) -> Mapping[str, str]:
 
 
 def why_missing(path: str, reasons: Mapping[str, str]) -> str:
-    """Why a file is missing, if gather reported it or a tree that contains it; empty otherwise."""
+    """Return why a file is missing, if gather reported it or a tree that contains it; empty otherwise."""
     parts = path.split("/")
     return next((reasons[tree] for n in range(len(parts), 0, -1) if (tree := "/".join(parts[:n])) in reasons), "")
 

@@ -38,7 +38,7 @@ class Clocks:
         return known[1] + DRIFT * abs(self.at(event) - self.start) if known else math.inf
 
     def before(self, event: Event, other: Event) -> bool | None:
-        """Whether ``event`` happened before ``other``; None where no clock tells.
+        """Return whether ``event`` happened before ``other``; None where no clock tells.
 
         On one boot CLOCK_MONOTONIC decides. On two boots it decides if the events lie further apart than the clocks are
         uncertain. Otherwise an event precedes the controller's own events that follow its arrival.
@@ -52,7 +52,7 @@ class Clocks:
         return first is event if last.source.writer == "ctl" else None
 
     def offset(self, boot: str) -> float | None:
-        """What turns a CLOCK_MONOTONIC of this boot into seconds since the run began; None where it was not compared."""
+        """Return what turns a CLOCK_MONOTONIC of this boot into seconds since the run began; None where it was not compared."""
         own = 0.0 if self.boot and boot == self.boot else self.hosts.get(boot, (None, None))[0]
         return None if own is None else own + self.start - self.mono
 

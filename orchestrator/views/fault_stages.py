@@ -96,18 +96,18 @@ class FaultTrace:
 
     @property
     def held_before(self) -> bool | None:
-        """Whether the state that verifies the fault held before the injection; None: not recorded, or not known."""
+        """Return whether the state that verifies the fault held before the injection; None: not recorded, or not known."""
         states = [event.data.held for event in self.of(events.FaultBefore)]
         return None if None in states or not states else any(states)
 
     @property
     def is_proved(self) -> bool:
-        """Whether the injection changed something: it was verified, and the verified state did not hold before."""
+        """Return whether the injection changed something: it was verified, and the verified state did not hold before."""
         return self.first(events.FaultVerified) is not None and not self.unproved_reason
 
     @property
     def unproved_reason(self) -> str:
-        """Why its verification proves nothing; empty where it does. Bundles of format 1 have no ``fault.before``."""
+        """Return why its verification proves nothing; empty where it does. Bundles of format 1 have no ``fault.before``."""
         if self.held_before:
             return "the state to verify already held before the injection"
         if self.held_before is None and (self.inspects or self.of(events.FaultBefore)):
@@ -125,17 +125,17 @@ class FaultTrace:
 
     @property
     def pauses_node(self) -> bool:
-        """Whether it stops every process of its node."""
+        """Return whether it stops every process of its node."""
         return any(item.kind == "pause" and item.args.get("state") == "on" for item in self._injects)
 
     @property
     def cuts_power(self) -> bool:
-        """Whether it ends every process of its node, or of the node's host."""
+        """Return whether it ends every process of its node, or of the node's host."""
         return "node" in self._powered_off or self.cuts_host
 
     @property
     def cuts_host(self) -> bool:
-        """Whether it ends the node's host with its keeper."""
+        """Return whether it ends the node's host with its keeper."""
         return "host" in self._powered_off
 
     @property
@@ -233,7 +233,7 @@ def _contradiction(state: Primitive, evidence: Any) -> str:
 
 
 def signs_of_life(run: Run, trace: FaultTrace, times: Clocks) -> Iterator[tuple[str, Event | None]]:
-    """What a stopped rank, or a node whose processes are all stopped, did from the proof of the fault to its healing."""
+    """Yield what a stopped rank, or a node whose processes are all stopped, did from the proof of the fault to its healing."""
     verified, lasted = trace.first(events.FaultVerified), trace.first(events.FaultLasted)
     end: Event[Any] | None = lasted or trace.first(events.FaultHealed)
     if verified is None or end is None or run.trial.params.get("launcher"):

@@ -95,7 +95,7 @@ class Gang:
         return notes
 
     def is_complete(self, kind: type[Payload]) -> bool:
-        """Whether every rank of the world has a note of this kind."""
+        """Return whether every rank of the world has a note of this kind."""
         return bool(self.ranks) and set(self.ranks) <= set(self.by_rank(kind))
 
     def directory(self, node: str, incarnation: str | None = None) -> str | None:
@@ -282,7 +282,7 @@ def replacements(history: History, gang: Gang) -> tuple[tuple[int, str], ...]:
 
 
 def is_abnormal(event: Event) -> bool:
-    """Whether the event is a detector's; a rank that exits with code 0 is not abnormal."""
+    """Return whether the event is a detector's; a rank that exits with code 0 is not abnormal."""
     return event.kind in events.DETECTORS and not (event.kind is events.RankExit and event.data.code == 0)
 
 

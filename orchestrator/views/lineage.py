@@ -34,7 +34,7 @@ def resume_steps(history: History) -> Mapping[int, int]:
 
 
 def is_kept(epoch: int, step: int, resumes: Mapping[int, int]) -> bool:
-    """Whether step ``step`` of attempt ``epoch`` still counts: no later attempt resumed from an earlier step."""
+    """Return whether step ``step`` of attempt ``epoch`` still counts: no later attempt resumed from an earlier step."""
     return all(step <= resume for later, resume in resumes.items() if later > epoch)
 
 

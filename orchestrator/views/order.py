@@ -22,7 +22,7 @@ def disorder(history: History) -> tuple[Finding, ...]:
 
 
 def writer(event: Event, hosts: Mapping[str, str] = MappingProxyType({})) -> tuple[str | None, ...]:
-    """Which writer numbers its own events: the controller, a host's keeper, an agent's incarnation, a rank of an attempt.
+    """Return which writer numbers its own events: the controller, a host's keeper, an agent's incarnation, a rank of an attempt.
 
     ``hosts``: node -> host; a node that is not in it is on the only host.
     """

@@ -73,7 +73,7 @@ def view(
 
 
 def is_collective(history: History) -> bool:
-    """Whether the run measured collectives: only then do readers load the views of them."""
+    """Return whether the run measured collectives: only then do readers load the views of them."""
     return history.first(events.CollectivePlan) is not None
 
 
@@ -84,7 +84,7 @@ def part_of_collectives(history: History, module: str) -> Any:
 
 
 def counts_steps(trial: Trial, history: History, records: Collection[StepRecord]) -> bool:
-    """Whether the steps of the run are known: a script that reported none may have completed any number."""
+    """Return whether the steps of the run are known: a script that reported none may have completed any number."""
     kinds = (events.Progress, events.RankStep)
     return trial.workload != "script" or bool(records) or any(event.kind in kinds for event in history.events)
 
@@ -103,7 +103,10 @@ def ending(history: History) -> tuple[str, str, str]:
 
 
 def bed_end(history: History) -> str:
-    """Why the whole bed has ended, as after the end of its job; empty where it has not. Nodes that are lost with it are no failover."""
+    """Return why the whole bed has ended, as after the end of its job; empty where it has not.
+
+    Nodes that are lost with it are no failover.
+    """
     ended = ""
     for event in history.events:
         ended = "" if event.kind is events.RunResumed else ended or getattr(event.data, "bed_ended", None) or ""

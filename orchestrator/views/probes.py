@@ -40,7 +40,7 @@ class NodeFigure:
 
     @property
     def exceeds_ceiling(self) -> bool:
-        """Whether the median is better than what is possible, by more than the resolution of a clock."""
+        """Return whether the median is better than what is possible, by more than the resolution of a clock."""
         if self.ceiling is None:
             return False
         return self.median > 1.02 * self.ceiling if self.better == "higher" else self.median < 0.98 * self.ceiling

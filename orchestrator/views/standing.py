@@ -43,17 +43,17 @@ class Group:
 
 
 def is_waiting(frames: tuple[str, ...]) -> bool:
-    """Whether a rank with this stack waits for its peers."""
+    """Return whether a rank with this stack waits for its peers."""
     return any(_WAITING.search(frame) for frame in frames)
 
 
 def is_of_peers(kind: str | None, message: str | None) -> bool:
-    """Whether the error of a rank, with its class, follows from where its peers are."""
+    """Return whether the error of a rank, with its class, follows from where its peers are."""
     return bool(_OF_PEERS.search(message or "")) and not (kind or "").endswith(_OWN_KINDS)
 
 
 def is_in_script(frames: tuple[str, ...]) -> bool:
-    """Whether the user's code has called what a rank with this stack does."""
+    """Return whether the user's code has called what a rank with this stack does."""
     return any(not _LIBRARY.search(frame) for frame in frames)
 
 

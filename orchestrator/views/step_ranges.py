@@ -194,7 +194,7 @@ class Steps(Mapping[int, watch.Step]):
         return max(ended, line.first + index - 1 if line and index else 0)
 
     def seconds(self, after: int = 0) -> list[float]:
-        """How long each step took that follows step ``after``."""
+        """Return how long each step took that follows step ``after``."""
         result = [self.full[n].end - self.full[n].start for n in self._alone if n > after]
         for line in self.ranges:
             ends = _decoded(line).ends

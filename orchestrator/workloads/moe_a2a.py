@@ -63,7 +63,7 @@ def check(params: Params) -> list[str]:
 
 
 def fits(params: Params, world: int) -> list[str]:
-    """Why ``world`` ranks cannot run it."""
+    """Return why ``world`` ranks cannot run it."""
     if params.topk > world:
         return [f"topk {params.topk} needs at least {params.topk} ranks, with one expert each (got {world})"]
     return []

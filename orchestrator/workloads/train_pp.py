@@ -37,7 +37,7 @@ def check(params: Params) -> list[str]:
 
 
 def fits(params: Params, world: int) -> list[str]:
-    """Why ``world`` ranks cannot run it."""
+    """Return why ``world`` ranks cannot run it."""
     stages = len(classifier.LAYERS) - 1
     return [f"the model has {stages} layers: at most {stages} ranks (got {world})"] if world > stages else []
 

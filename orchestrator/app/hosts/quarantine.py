@@ -57,7 +57,7 @@ class Offence:
 
     @property
     def machine(self) -> str:
-        """What a release names: ``@h1``, or ``n1@h1`` where h1 had other nodes."""
+        """Return what a release names: ``@h1``, or ``n1@h1`` where h1 had other nodes."""
         return f"@{self.host}" if self.is_alone else f"{self.node}@{self.host}"
 
     def present_node(self, nodes: Nodes) -> str:

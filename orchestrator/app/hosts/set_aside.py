@@ -115,7 +115,7 @@ def _begin(session: Session, bed: BedSpec, request: SetAsideRequest) -> Changed:
 
 
 def _effect(session: Session, bed: BedSpec, hosts: tuple[str, ...]) -> str:
-    """Which nodes get no rank, and the command that ends them; only containers of a bed that is up end by host."""
+    """Return which nodes get no rank, and the command that ends them; only containers of a bed that is up end by host."""
     nodes = [node.name for node in bed.nodes if node.host in hosts]
     if not nodes:
         return "no node is there"

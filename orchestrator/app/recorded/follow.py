@@ -88,6 +88,6 @@ def run(session: Session, request: WatchRequest) -> Watched:
 
 
 def _is_driven(session: Session, plan: Plan) -> bool:
-    """Whether an orchestrator drives the run."""
+    """Return whether an orchestrator drives the run."""
     bed = beds.read(session, plan.bed)
     return bed is not None and store.driver(Path(bed.workdir)) != 0

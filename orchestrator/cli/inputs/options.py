@@ -212,7 +212,7 @@ def _settings(made: Option, kind: Any, default: Any) -> dict[str, Any]:
 
 
 def _common(made: Option, kind: Any) -> dict[str, Any]:
-    """What an option and an argument share."""
+    """Return what an option and an argument share."""
     settings: dict[str, Any] = {"metavar": made.metavar} if made.metavar else {}
     settings |= {"shell_complete": getattr(completions, made.completes)} if made.completes else {}
     if made.choices:

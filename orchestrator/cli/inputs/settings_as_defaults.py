@@ -160,7 +160,7 @@ def _is_known(ctx: click.Context, name: str) -> bool:
 
 
 def is_variable(ctx: click.Context, name: str) -> bool:
-    """Whether a variable of the environment sets an option of a verb, a parameter of a workload, or the index of runs."""
+    """Return whether a variable of the environment sets an option of a verb, a parameter of a workload, or the index of runs."""
     key = name.removeprefix("CCBED_").lower()
     if not name.startswith("CCBED_") or name in _VARIABLES:
         return name in _VARIABLES

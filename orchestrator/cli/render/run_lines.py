@@ -315,7 +315,7 @@ class RunLines:
         yield self._line(event, "links", text + known)
 
     def _collective_plan(self, event: Event[events.CollectivePlan]) -> Iterator[Line]:
-        """How long the measurement takes, and how many iterations it has at least."""
+        """Yield how long the measurement takes, and how many iterations it has at least."""
         plan = event.data
         cases = {case.case or 0: case for case in plan.cases or ()}
         self._cases = cases
@@ -345,7 +345,7 @@ class RunLines:
         yield self._line(event, "measured", text)
 
     def _precision(self, row: events.CollectiveMeasured) -> str:
-        """Whether the case reached the precision that the user set; empty without one."""
+        """Return whether the case reached the precision that the user set; empty without one."""
         wanted, width = self._plan.precision, progress.relative_width(row)
         if not wanted:
             return ""
@@ -353,7 +353,7 @@ class RunLines:
         return f", known to {quantities.fraction(width)}{missed * (width >= wanted)}"
 
     def _remaining(self, event: Event[events.CollectiveMeasured]) -> str:
-        """How many cases are left, and for how long: by the cost model, as fast as the cases so far were beside it."""
+        """Return how many cases are left, and for how long: by the cost model, as fast as the cases so far were beside it."""
         self._measured.add(event.data.case or 0)
         left = [case for case in self._cases if case not in self._measured]
         if not left or len(self._measured) % _CASES_PER_ESTIMATE:

@@ -227,7 +227,7 @@ def _cost(run: Run, view: views.RunView) -> Iterator[str]:
 
 
 def _parts(time: training.checkpoint_cost.StepTime) -> str:
-    """Where the time of a step goes; what was not measured is named."""
+    """Return where the time of a step goes; what was not measured is named."""
     parts = {
         "data": time.data, "forward and backward": time.compute, "collectives": time.communication,
         "checkpoints": time.checkpoint,

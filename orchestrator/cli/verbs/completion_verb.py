@@ -83,7 +83,7 @@ class Bash(BashComplete):
 
     @property
     def _known(self) -> str:
-        """What of the word bash does not replace."""
+        """Return the part of the word that bash does not replace."""
         breaks: Any = os.environ.get("COMP_WORDBREAKS", "")
         head, colon, _ = self._incomplete.rpartition(":")
         return head + colon if ":" in breaks else ""

@@ -140,7 +140,7 @@ def _distribution(case: Case, number: int, samples: Floats, points: int) -> Curv
 
 
 def _has_long_tail(samples: Floats) -> bool:
-    """Whether a linear axis would show little beside the tail."""
+    """Return whether a linear axis would show little beside the tail."""
     import numpy as np
 
     return bool(samples.max() > TAIL * np.median(samples) > 0)

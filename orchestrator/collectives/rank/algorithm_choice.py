@@ -52,7 +52,7 @@ def doing(operation: str) -> tuple[str, ...]:
 
 
 def problem(text: str, operation: str) -> str:
-    """Why ``text`` is not an algorithm for ``operation``, with those that are; empty if it is."""
+    """Return why ``text`` is not an algorithm for ``operation``, with those that are; empty if it is."""
     if mpi.is_open_mpi(text):
         return mpi.problem(text, operation)
     good = (*doing(operation), *_NO_FILES)
@@ -109,7 +109,7 @@ class Choice:
 
 
 def infeasible(item: cases.Item, world: int) -> Iterator[str]:
-    """Why ``item`` cannot be measured among ``world`` ranks, each as ``name: why``."""
+    """Yield why ``item`` cannot be measured among ``world`` ranks, each as ``name: why``."""
     try:
         algorithm = find(item.algorithm)
     except ValueError as error:
@@ -175,7 +175,7 @@ def most_at_once(case: cases.Case, algorithm: model.Chosen) -> int:
 
 
 def can_measure(choice: Choice, limit_s: float) -> bool:
-    """Whether the least number of turns of all rivals fits into ``limit_s``, with one that is not timed."""
+    """Return whether the least number of turns of all rivals fits into ``limit_s``, with one that is not timed."""
     turn_s = sum(choice.seconds[name] for name in choice.rivals)
     return len(choice.rivals) > 1 and (LEAST_TURNS + 1) * turn_s <= limit_s
 

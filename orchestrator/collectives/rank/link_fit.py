@@ -102,7 +102,7 @@ def beta(slopes: Sequence[float], rate: float = 0.0) -> Beta:
 
 
 def is_rough(beta: Beta) -> bool:
-    """Whether the rate is known only roughly: trains of the direction were disturbed."""
+    """Return whether the rate is known only roughly: trains of the direction were disturbed."""
     return beta.interval is None or beta.interval[1] > beta.interval[0] * (1 + NARROW)
 
 

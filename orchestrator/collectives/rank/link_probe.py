@@ -202,7 +202,7 @@ def _changed(rank: int, wire: _Wire, turns: Sequence[Sequence[link_fit.Pair]], k
 
 
 def is_confirmed(slopes: Sequence[float], interval: Sequence[float]) -> bool:
-    """Whether one of the trains is within the interval of an earlier probe."""
+    """Return whether one of the trains is within the interval of an earlier probe."""
     return any(interval[0] * (1 - NEAR) <= slope <= interval[1] * (1 + NEAR) for slope in slopes)
 
 

@@ -286,7 +286,7 @@ class Meter:
     def _end_reason(
         self, among: Sequence[cases.Case], times: Sequence[Sequence[tuple[float, float]]], begin: float
     ) -> str:
-        """Why no more iterations are needed: ``precision`` or ``time``; else ``all``. The same on all ranks."""
+        """Return why no more iterations are needed: ``precision`` or ``time``; else ``all``. The same on all ranks."""
         if measuring.is_reached(map(ratio.median, self._seconds(among, times)), self._precision):
             return "precision"
         return "time" if self._of_rank_0(time.monotonic() >= begin + self._params.precision_s)[0] else "all"
@@ -405,7 +405,7 @@ def seconds_per_byte(device: torch.device, process: Callable[[torch.Tensor, torc
 
 
 def _check(own: torch.Tensor, received: torch.Tensor) -> object:
-    """What filling and verifying do with a buffer."""
+    """Return what filling and verifying do with a buffer."""
     own.zero_().copy_(received)
     return torch.equal(own, received), zlib.crc32(tensor_digest.raw(own))
 

@@ -95,7 +95,7 @@ MOST_TIMES = 100
 
 
 def is_within(median: ratio.Interval | None, share: float) -> bool:
-    """Whether the interval is narrower than this share of the median."""
+    """Return whether the interval is narrower than this share of the median."""
     return median is not None and median.high - median.low < share * median.value
 
 
@@ -114,7 +114,7 @@ def check_counts(iterations: int) -> frozenset[int]:
 
 
 def is_reached(medians: Iterable[ratio.Interval | None], share: float) -> bool:
-    """Whether all cases that alternate can stop."""
+    """Return whether all cases that alternate can stop."""
     return all(is_within(median, share) for median in medians)
 
 

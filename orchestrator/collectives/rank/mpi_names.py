@@ -61,7 +61,7 @@ def forced(text: str, operation: str) -> tuple[str, int]:
 
 
 def problem(text: str, operation: str) -> str:
-    """Why ``text`` is not an algorithm for ``operation``; empty if it is."""
+    """Return why ``text`` is not an algorithm for ``operation``; empty if it is."""
     try:
         forced(text, operation)
     except ValueError as error:
@@ -70,7 +70,7 @@ def problem(text: str, operation: str) -> str:
 
 
 def unfit(case: cases.Case) -> Iterator[str]:
-    """Why Open MPI cannot do a case, each as ``name: why``."""
+    """Yield why Open MPI cannot do a case, each as ``name: why``."""
     item, name = case.item, case.item.algorithm.partition(":")[2].replace("_", "-")
     if item.asynchronous:
         yield f"asynchronous: {MPI} is measured with blocking calls only (got true)"

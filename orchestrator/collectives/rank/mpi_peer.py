@@ -190,7 +190,7 @@ Call = Callable[[], Any]
 
 
 def is_needed(items: Iterable[Item], backend: str) -> bool:
-    """Whether an item needs Open MPI. Raises installed.Missing if it is not installed. Called before anything starts."""
+    """Return whether an item needs Open MPI. Raises installed.Missing if it is not installed. Called before anything starts."""
     if not any(mpi_names.is_open_mpi(item.algorithm) for item in items):
         return False
     if backend != "gloo":

@@ -44,7 +44,7 @@ class Costs:
 
 
 def is_paced(planned: Iterable[cases.Case]) -> bool:
-    """Whether an iteration of these cases has a gap before it, or depends on others."""
+    """Return whether an iteration of these cases has a gap before it, or depends on others."""
     return any(case.item.after or any(case.item.gaps) for case in planned)
 
 
@@ -104,7 +104,7 @@ class Schedule:
 
 
 def verified(sequence: Sequence[Iteration], costs: Mapping[int, Costs]) -> tuple[bool, ...]:
-    """Which iterations can be verified without a delay of the sequence. ``costs``: by the number of the case.
+    """Return which iterations can be verified without a delay of the sequence. ``costs``: by the number of the case.
 
     In the gap before an iteration, the result before it is checked and its inputs are filled. Every rank comes to the same
     choice, because inputs that one rank has not filled make the results of all others wrong.

@@ -53,7 +53,7 @@ class Fabric:
     uplink: float = 0.0
 
     def resources(self, source: int, target: int) -> tuple[Resource, ...]:
-        """What a message from ``source`` to ``target`` shares with others."""
+        """Return what a message from ``source`` to ``target`` shares with others."""
         ports: tuple[Resource, ...] = (("out", source), ("in", target))
         if self.uplink and self.leaves and self.leaves[source] != self.leaves[target]:
             return (*ports, ("up", self.leaves[source]), ("down", self.leaves[target]))

@@ -29,7 +29,7 @@ Groups = dict[str, tuple[int, ...]]
 
 
 def is_chakra_trace(document: Any) -> bool:
-    """Whether a JSON document, or the list of a file's documents, is in one of these forms."""
+    """Return whether a JSON document, or the list of a file's documents, is in one of these forms."""
     if isinstance(document, dict):
         return "workload_graph" in document or ("nodes" in document and "schema" in document)
     return isinstance(document, list) and any(

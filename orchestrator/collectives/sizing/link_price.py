@@ -103,7 +103,7 @@ class Prices:
         return algorithms.choose(text, self._modules[name])
 
     def find_problem(self, collectives: tuple[Collective, ...]) -> str:
-        """Why the requested algorithm supports none of ``collectives``; empty if it supports one, or none was requested."""
+        """Return why the requested algorithm supports none of ``collectives``; empty if it supports one, or none was requested."""
         if not self._requested or not collectives:
             return ""
         reasons = [self._requested.refuses(collective.operation, collective.ranks) for collective in collectives]

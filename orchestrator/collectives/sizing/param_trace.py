@@ -15,7 +15,7 @@ from .trace_recording import Event, Recording, TraceError
 
 
 def is_param_trace(document: Any) -> bool:
-    """Whether a JSON document is in this form."""
+    """Return whether a JSON document is in this form."""
     return isinstance(document, list) and any(
         isinstance(entry, dict) and ("comms" in entry or "compute" in entry) for entry in document
     )

@@ -118,7 +118,7 @@ def _rank(file: str) -> int | None:
 
 
 def _named(file: str) -> bool:
-    """Whether the name of a single file has a rank: rank-0.json, rank0.json, chakra.0.et."""
+    """Return whether the name of a single file has a rank: rank-0.json, rank0.json, chakra.0.et."""
     return re.search(r"(?:rank|\.)[-_.]?\d+\.(?:json|et)", file) is not None
 
 

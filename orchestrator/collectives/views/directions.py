@@ -35,12 +35,12 @@ class Direction:
 
     @property
     def is_comparable(self) -> bool:
-        """Whether it can be compared: it passes a link, and its rate is one that the link can carry."""
+        """Return whether it can be compared: it passes a link, and its rate is one that the link can carry."""
         return self.beta is not None and not self.is_internal
 
     @property
     def is_wide(self) -> bool:
-        """Whether the probe knows the rate only roughly."""
+        """Return whether the probe knows the rate only roughly."""
         return self.beta is None or (self.interval is not None and self.interval[1] > self.interval[0] * (1 + WIDE))
 
 
@@ -51,7 +51,7 @@ def slow(directions: Sequence[Direction]) -> list[Direction]:
 
 
 def slow_end(sender: int, receiver: int, directions: Sequence[Direction]) -> str:
-    """Where the probe finds a slow link slow: ``sending`` or ``receiving`` if it is so with all other peers as well, ``wire`` if
+    """Return where the probe finds a slow link slow: ``sending`` or ``receiving`` if it is so with all other peers as well, ``wire`` if
     with none; empty where the probe does not show it, as with a fault that began later.
     """
     slow_ends = {(direction.sender, direction.receiver) for direction in slow(directions)}

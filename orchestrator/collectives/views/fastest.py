@@ -107,6 +107,6 @@ def _rivals(best: str, seconds: Mapping[str, Sequence[float]], level: float) -> 
 
 
 def _in_turn(race: Sequence[Case]) -> bool:
-    """Whether the algorithms alternated from iteration to iteration."""
+    """Return whether the algorithms alternated from iteration to iteration."""
     first = [case.first_step for case in race]
     return len({case.stride for case in race}) == 1 and max(first) - min(first) < race[0].stride

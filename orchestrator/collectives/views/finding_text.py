@@ -22,7 +22,7 @@ UNEQUAL = "ranks with different work cannot be compared"
 
 
 def straggler(measured: Measured) -> str:
-    """What lasts, or none, or what keeps it from being known."""
+    """Return what lasts, or none, or what keeps it from being known."""
     named = [*_ranks(measured), *_links(measured.stragglers.links, measured.setting)]
     probed = _probed(measured)
     if named:

@@ -52,7 +52,7 @@ class Gaps:
         return Gaps(of_rank=shorter)
 
     def waited(self, rank: int) -> bool:
-        """Whether the rank mostly waited for a CPU when it did not run; otherwise it was stopped, or out of quota."""
+        """Return whether the rank mostly waited for a CPU when it did not run; otherwise it was stopped, or out of quota."""
         gaps = self.of_rank.get(rank, ())
         return sum(gap[2] for gap in gaps) >= _WAITED * sum(gap[1] - gap[0] for gap in gaps) if gaps else False
 

@@ -213,7 +213,7 @@ def _taken(
 
 
 def _shared(message: _Message, sides: Sequence[Sequence[tuple[_Message, Floats]]], per_byte: float) -> Floats:
-    """What later messages may have taken of its ports. Where both ports were shared at a time, that time counts once."""
+    """Return what later messages may have taken of its ports. Where both ports were shared at a time, that time counts once."""
     import numpy as np
 
     sums = []
@@ -246,7 +246,7 @@ def _shared(message: _Message, sides: Sequence[Sequence[tuple[_Message, Floats]]
 
 
 def _filled(port: _Port, now: Floats, burst: float, rate: float) -> Floats:
-    """What the bucket holds now; before the first message it is full."""
+    """Return what the bucket holds now; before the first message it is full."""
     import numpy as np
 
     since = np.where(np.isfinite(port.at), now - port.at, 0.0)

@@ -64,7 +64,7 @@ def _gap(measured_case: Case) -> str:
 
 
 def gaps(measured_gaps: ReplayGaps) -> str:
-    """How many gaps were reached, the largest deviation, and how many starts the network delayed."""
+    """Return how many gaps were reached, the largest deviation, and how many starts the network delayed."""
     count, limit = len(measured_gaps.measured), f"{TOLERANCE_S * 1e3:g} ms or {quantities.percent(TOLERANCE)}"
     if not count:
         return "no gap was recorded"
@@ -84,7 +84,7 @@ def gaps(measured_gaps: ReplayGaps) -> str:
 
 
 def bucket(setting: Setting) -> str:
-    """What a gap does on a shaped link; empty where the link has no bucket, or nothing has a gap."""
+    """Return what a gap does on a shaped link; empty where the link has no bucket, or nothing has a gap."""
     burst, speed = (whole(setting.link.spec.get(name)) or 0 for name in ("burst", "rate"))
     if not burst or not speed or not any(measured_case.is_paced for measured_case in setting.cases):
         return ""
@@ -100,7 +100,7 @@ def shares(measured_case: Case) -> str:
 
 
 def stop(waited: bool) -> str:
-    """Why a process did not run."""
+    """Return why a process did not run."""
     return "it waited for a CPU, or for its quota" if waited else "stopped, or out of its CPU quota"
 
 
@@ -230,7 +230,7 @@ def recorded(measured: Measured) -> str:
 
 
 def stops(measured: Measured) -> str:
-    """How many cases reached the precision that the user set, and which did not; empty without a precision."""
+    """Return how many cases reached the precision that the user set, and which did not; empty without a precision."""
     plan = measured.setting
     if not plan.precision:
         return ""
@@ -257,7 +257,7 @@ def outliers(measured: Measured) -> str:
 
 
 def verified(history: History, measured: Measured) -> str:
-    """Whether the results are exact: the first wrong one with rank, offset, expected and actual value."""
+    """Return whether the results are exact: the first wrong one with rank, offset, expected and actual value."""
     first = next(iter(wrong_results(history)), None)
     if first is None and not measured.setting.verify:
         return "not verified"

@@ -147,7 +147,7 @@ def _of_group(group: tuple[int, ...], moved: Transfers, pattern: Pattern) -> lis
 
 
 def _even(round_: Round, group: tuple[int, ...], moved: Transfers) -> bool:
-    """Whether all ranks of the group send and receive the same amount."""
+    """Return whether all ranks of the group send and receive the same amount."""
     columns = [column for stage in round_ for column in stage.columns]
     for ends in (moved.peer, moved.rank):
         messages: Counter[int] = Counter()

@@ -83,7 +83,7 @@ def request(
 
 
 def limit_problem(spec: ContainerSpec, engine: Engine) -> str:
-    """Why the engine cannot limit the container as it must; empty if it can. podman leaves such limits out without a word."""
+    """Return why the engine cannot limit the container as it must; empty if it can. podman leaves such limits out without a word."""
     limits = {"cpu": ("ccbed_cpus", spec.cpus), "memory": ("ccbed_memory", spec.memory)}
     missing = [(name, cgroup) for cgroup, (name, value) in limits.items() if value and cgroup not in engine.controllers]
     for name, cgroup in missing:

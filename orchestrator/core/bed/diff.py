@@ -24,7 +24,7 @@ _SETTINGS = {
 
 
 def describe_settings(before: BedSpec, bed: BedSpec) -> str:
-    """What changes in place, and what has no effect on nodes that run; empty if neither changes. No value: it may be secret."""
+    """Return what changes in place, and what has no effect on nodes that run; empty if neither changes. No value: it may be secret."""
     pairs = [(before, bed), *((old, new) for old in before.hosts for new in bed.hosts if old.name == new.name)]
     changed = {
         _SETTINGS[name] for name in _SETTINGS for old, new in pairs

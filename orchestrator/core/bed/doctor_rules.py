@@ -141,7 +141,7 @@ def engine_of(facts: Mapping[str, Any]) -> Engine:
 
 
 def _engine_problem(node: NodeSpec, engine: Engine) -> str:
-    """Why the engine cannot run the node; empty if it can."""
+    """Return why the engine cannot run the node; empty if it can."""
     if node.container is None:
         return ""
     return gpu_devices.version_problem(node.container, engine) or container_requests.limit_problem(
@@ -222,7 +222,7 @@ def _images(facts: Mapping[str, Any], controller_image: str | None) -> Iterator[
 
 
 def _sudo(bed: BedSpec, survey: HostSurvey) -> Iterator[Requirement]:
-    """What `ccbed up` does as root on a host behind SSH, where its user may not become root."""
+    """Yield what `ccbed up` does as root on a host behind SSH, where its user may not become root."""
     facts, host = survey.facts, survey.host
     if host.connection != "ssh" or host.has_become_password or facts.get("may_become_root", True):
         return
@@ -247,7 +247,7 @@ def _sudo(bed: BedSpec, survey: HostSurvey) -> Iterator[Requirement]:
 
 
 def _keeper_unit(bed: BedSpec, survey: HostSurvey) -> Iterator[Requirement]:
-    """How the keeper starts again after a reboot of a host behind SSH (``node/hostlink/keeper_unit.py``)."""
+    """Yield how the keeper starts again after a reboot of a host behind SSH (``node/hostlink/keeper_unit.py``)."""
     facts, name = survey.facts, "host agent unit"
     if survey.host.connection != "ssh" or bed.provider != "docker":
         return

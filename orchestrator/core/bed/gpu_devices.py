@@ -56,7 +56,7 @@ def rdma(spec: ContainerSpec) -> list[dict[str, str]]:
 
 
 def version_problem(spec: ContainerSpec, engine: Engine) -> str:
-    """Why this engine cannot provide these devices; empty if it can."""
+    """Return why this engine cannot provide these devices; empty if it can."""
     if engine.is_podman and spec.gpu_devices:
         return f"ccbed_gpus: GPUs in containers of podman are unsupported in this version (found {engine.text}); use Docker"
     cdi = [device for device in spec.gpu_devices if is_cdi(device)]

@@ -288,7 +288,7 @@ def _room_problems(inventory: Inventory) -> Iterable[str]:
 
 
 def _room(host: Host) -> int:
-    """How many more nodes the host may hold."""
+    """Return how many more nodes the host may hold."""
     count: int = sum(_value(host, *key) for key in _COUNTS)
     most: int = _value(host, "max_nodes", count)
     return max(0, most - count)
@@ -447,7 +447,7 @@ def _proxies(host: Host) -> dict[str, str]:
 
 
 def _no_proxy(host: Host) -> tuple[str, ...]:
-    """What the inventory excepts from proxies, by its own variable and by variables of the environment."""
+    """Return what the inventory excepts from proxies, by its own variable and by variables of the environment."""
     env = _value(host, "env", {})
     given = (_value(host, "no_proxy", ""), *(env.get(name, "") for name in _NO_PROXY))
     return tuple(dict.fromkeys(item for value in given for item in value.split(",") if item))

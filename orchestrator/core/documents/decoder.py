@@ -145,7 +145,7 @@ def _reason(message: str) -> str:
 
 
 def _excess(value: Any, place: str, depth: int) -> str:
-    """What exceeds a limit, with its place; empty if nothing does."""
+    """Return what exceeds a limit, with its place; empty if nothing does."""
     kind = type(value)
     if kind is dict or kind is list:
         if depth >= DEPTH:

@@ -65,7 +65,7 @@ def saved(trial: Trial, state: State, event: Event[events.SaveCommitted]) -> Res
 
 
 def _is_part_of_newest(state: State, step: int, rank: int) -> bool:
-    """Whether a save belongs to a checkpoint that is known: of the same step, or of another rank soon after it."""
+    """Return whether a save belongs to a checkpoint that is known: of the same step, or of another rank soon after it."""
     known = [(at, saver) for epoch, at, saver in state.newest_saves if epoch == state.epoch]
     if any(at == step for at, _ in known) or not known:
         return bool(known)
@@ -99,7 +99,7 @@ def _holds_later(trial: Trial, state: State, fault: FaultPlan, slot: int) -> tup
 
 
 def _steps_later(fault: FaultPlan, state: State) -> int:
-    """How long after the newest save a fault acts. Saves of one attempt show when the next one is due."""
+    """Return how long after the newest save a fault acts. Saves of one attempt show when the next one is due."""
     if fault.at.steps_later is not None:
         return fault.at.steps_later
     return max(0, min(STEPS_LATER, (_saves_every(state) or STEPS_LATER + 1) - 1))
@@ -251,7 +251,7 @@ def unreached(state: State, id: str, reason: str) -> Result:
 
 
 def why_unreached(trial: Trial, state: State, id: str) -> str:
-    """Why a planned fault has not acted when the run ends."""
+    """Return why a planned fault has not acted when the run ends."""
     at, count = _plan(trial, id).at, state.save_count
     wanted = at.after_save
     if wanted and not count:
@@ -294,7 +294,7 @@ def _explains_loss(act: Act, *, is_same: bool) -> bool:
 
 
 def ended_attempt(trial: Trial, state: State) -> bool:
-    """Whether planned faults ended this attempt: they hit every lost node, or, if none was lost, the node of a failed rank.
+    """Return whether planned faults ended this attempt: they hit every lost node, or, if none was lost, the node of a failed rank.
 
     A fault without verification ends no attempt. A fault of an earlier attempt counts until it is healed, and only for the
     same incarnation of a node.
@@ -312,7 +312,7 @@ def ended_attempt(trial: Trial, state: State) -> bool:
 
 
 def is_back(state: State, host: str) -> bool:
-    """Whether a fault that took this host away is healed: its keeper starts now."""
+    """Return whether a fault that took this host away is healed: its keeper starts now."""
     return any(
         fault.stage == "healed" and state.plan.acts[id][fault.node].of_host and state.host(fault.node) == host
         for id, fault in state.faults.items()
@@ -338,7 +338,7 @@ def spinning_ranks(trial: Trial, state: State) -> frozenset[int]:
 
 
 def ends_node(act: Act) -> bool:
-    """Whether the injection ends every process of the node."""
+    """Return whether the injection ends every process of the node."""
     off = (
         command.args.get("of", "node")
         for command in act.inject
@@ -348,7 +348,7 @@ def ends_node(act: Act) -> bool:
 
 
 def ends_rank(act: Act) -> bool:
-    """Whether the injection ends a rank, or every process of the node: no hold is left to release."""
+    """Return whether the injection ends a rank, or every process of the node: no hold is left to release."""
     signals = [item.args for item in act.inject if item.kind == "signal" and "process" not in item.args]
     return ends_node(act) or any(args["signal"] in ENDING_SIGNALS for args in signals)
 
@@ -385,14 +385,14 @@ def _all_held(trial: Trial, state: State, id: str) -> bool:
 
 
 def _is_shared(trial: Trial, state: State, id: str) -> bool:
-    """Whether another rank is inside the collective. Without one, no evidence shows that the fault acted during it."""
+    """Return whether another rank is inside the collective. Without one, no evidence shows that the fault acted during it."""
     return (
         _plan(trial, id).at.phase not in INSIDE or bool(state.faults[id].inside) or len(_together(trial, state, id)) > 1
     )
 
 
 def _ready(trial: Trial, state: State, id: str) -> bool:
-    """Whether all of these faults are held, and, inside a collective or a script's step, every other rank waits for them."""
+    """Return whether all of these faults are held, and, inside a collective or a script's step, every other rank waits for them."""
     if not _all_held(trial, state, id):
         return False
     faults = [state.faults[fault_id] for fault_id in _together(trial, state, id)]
@@ -459,7 +459,7 @@ def _set(state: State, id: str, fault: FaultState) -> State:
 
 
 def awaits_steps(trial: Trial, state: State) -> bool:
-    """Whether a fault that is not over, or the planned stop, depends on how far the ranks are."""
+    """Return whether a fault that is not over, or the planned stop, depends on how far the ranks are."""
     current = ((fault, state.faults[fault.id]) for fault in trial.faults)
     return bool(trial.params.get("stop_at")) or any(
         not needs_no_heal(state, fault, now)
@@ -478,6 +478,6 @@ def needs_no_heal(state: State, fault: FaultPlan, current: FaultState) -> bool:
 
 
 def _is_replaced(state: State, fault: FaultState) -> bool:
-    """Whether the job's own launcher runs again on the node, or on another in its place."""
+    """Return whether the job's own launcher runs again on the node, or on another in its place."""
     is_new = fault.node not in state.slots or state.nodes[fault.node].incarnation != fault.hit.get(fault.node)
     return THEIRS in state.plan.policy and is_new and not state.vacant

@@ -51,7 +51,7 @@ def on_response(trial: Trial, state: State, event: Event) -> Result:
 
 
 def is_awaited(state: State, event: Event) -> bool:
-    """Whether the event is the response to an order of this module."""
+    """Return whether the event is the response to an order of this module."""
     return (
         event.command in (events.NodeApply, events.NodeKill)
         and str(event.key).startswith(f"{_TIMER}/")
@@ -75,7 +75,7 @@ def on_checkpoint(trial: Trial, state: State, event: Event[events.CheckpointComm
 
 
 def is_due(state: State) -> bool:
-    """Whether the gang was stopped to grow, and lost nothing in the meantime."""
+    """Return whether the gang was stopped to grow, and lost nothing in the meantime."""
     return state.is_growing and all(map(state.usable, state.slots))
 
 
@@ -100,7 +100,7 @@ def _order(state: State, name: str) -> Command:
 
 
 def _is_last(state: State, event: Event) -> bool:
-    """Whether nothing follows the checkpoint."""
+    """Return whether nothing follows the checkpoint."""
     last = state.plan.last_step
     return last is not None and event.kind is events.CheckpointCommit and (event.data.step or 0) >= last
 

@@ -12,7 +12,7 @@ from .state import Ending, Result, State, note
 
 
 def applies(state: State) -> bool:
-    """Whether launchers run and a loss is left to them."""
+    """Return whether launchers run and a loss is left to them."""
     return THEIRS in state.plan.policy and state.active
 
 
@@ -67,7 +67,7 @@ def on_response(trial: Trial, state: State, event: Event) -> Result:
 
 
 def is_awaited(state: State, event: Event) -> bool:
-    """Whether the event is the response to a restart that this recovery ordered."""
+    """Return whether the event is the response to a restart that this recovery ordered."""
     return applies(state) and event.command in (NodeApply, NodeKill) and event.key in state.awaited
 
 

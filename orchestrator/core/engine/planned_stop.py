@@ -102,7 +102,7 @@ def _is_reached(stop: StopPoint, state: State) -> bool:
 
 
 def _is_recovered(trial: Trial, state: State) -> bool:
-    """Whether no injection is under way or certain to follow, and every rank has stepped since, if steps are reported at all."""
+    """Return whether no injection is under way or certain to follow, and every rank has stepped since, if steps are reported at all."""
     if not state.active or not all(_is_over(trial, state, fault) for fault in trial.faults):
         return False
     if not any(fault.stage in ("acted", "healed") for fault in state.faults.values()):
@@ -123,7 +123,7 @@ def _is_over(trial: Trial, state: State, fault: FaultPlan) -> bool:
 
 
 def _follows(state: State, fault: FaultPlan) -> bool:
-    """Whether the injection of a planned fault is only a matter of time, or of some steps."""
+    """Return whether the injection of a planned fault is only a matter of time, or of some steps."""
     at = fault.at
     if at.after_save is not None:
         return state.save_count >= at.after_save

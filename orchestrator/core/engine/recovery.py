@@ -93,7 +93,7 @@ def rejoin(trial: Trial, state: State, count: int, absent: tuple[str, ...]) -> t
 
 
 def _irreplaceable(trial: Trial, state: State, name: str, slots: Sequence[str], waited_s: float) -> str:
-    """Why no policy replaces a lost node."""
+    """Return why no policy replaces a lost node."""
     left = sum(state.usable(node) for node in state.slots)
     used = "".join(
         f"; the spare {spare} has the place of {node}, which {state.plan.placement.excluded.get(node, 'takes no part')}"
@@ -176,7 +176,7 @@ def defeat(state: State, lost: tuple[str, ...], decision: Decision) -> Ending:
 
 
 def _explains(state: State, lost: tuple[str, ...]) -> bool:
-    """Whether one of these nodes was lost so early that the failures of ranks follow from it.
+    """Return whether one of these nodes was lost so early that the failures of ranks follow from it.
 
     One that was given up because it did not respond in time has no time of its loss, and may have been silent before.
     """

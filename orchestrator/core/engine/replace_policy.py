@@ -46,7 +46,7 @@ def describe(hosts: Mapping[str, str]) -> str:
 
 
 def waits(trial: Trial, state: State) -> bool:
-    """Whether recovery waits for room instead of giving up."""
+    """Return whether recovery waits for room instead of giving up."""
     return REPLACE in state.plan.policy and bool(trial.recovery.replace_wait_s)
 
 
@@ -95,7 +95,7 @@ def stands_for(state: State, chosen: Mapping[str, str]) -> Mapping[str, tuple[st
 
 
 def is_replacement(state: State, name: str) -> bool:
-    """Whether the node exists only in place of a lost one."""
+    """Return whether the node exists only in place of a lost one."""
     return state.plan.nodes[name].role == ROLE
 
 
@@ -127,7 +127,7 @@ def _is_back(state: State, host: str) -> bool:
 
 
 def _reason(state: State, host: str, lost: str) -> str:
-    """Why a host gets no node in place of ``lost``."""
+    """Return why a host gets no node in place of ``lost``."""
     if host in state.drained:
         return state.drained[host]
     if state.silent_host(host):

@@ -81,14 +81,14 @@ def _on_unjoined(trial: Trial, state: State, quiet: GangQuiet) -> Result:
 
 
 def _mismatches(trial: Trial, state: State) -> tuple[str, ...]:
-    """What keeps the ranks apart while they join."""
+    """Return what keeps the ranks apart while they join."""
     if state.stage != "start":
         return ()
     return tuple(standing.mismatches(state.joining, state.world_size(trial), state.store[1] if state.store else None))
 
 
 def _has_no_worker(state: State, event: Event[GangInspectDone | CommandFailed]) -> bool:
-    """Whether the launcher of a node has no worker now: it starts one, or waits for the other launchers."""
+    """Return whether the launcher of a node has no worker now: it starts one, or waits for the other launchers."""
     return state.plan.has_launcher and isinstance(event.data, GangInspectDone) and not event.data.states
 
 

@@ -200,7 +200,7 @@ class State:
         return self.plan.nodes[name].host
 
     def silent_host(self, host: str) -> bool:
-        """Whether a host is considered lost: no node on it has a heartbeat, or it did not respond to an observation."""
+        """Return whether a host is considered lost: no node on it has a heartbeat, or it did not respond to an observation."""
         alive = [node for name, node in self.nodes.items() if self.host(name) == host and node.alive]
         if any(node.cut_off for node in alive):
             return True
@@ -210,7 +210,7 @@ class State:
 
     @property
     def is_started(self) -> bool:
-        """Whether the gang of this attempt was ordered to start."""
+        """Return whether the gang of this attempt was ordered to start."""
         return bool(self.lineage) and self.lineage[-1][0] == self.epoch
 
     @property
@@ -219,7 +219,7 @@ class State:
 
     @property
     def over(self) -> bool:
-        """Whether events of nodes have no further effect."""
+        """Return whether events of nodes have no further effect."""
         return self.stage in ("suspended", "done")
 
 
@@ -249,5 +249,5 @@ def reached(state: State, steps: Iterable[int | None]) -> State:
 
 
 def forged(event: Event) -> bool:
-    """Whether a workload emitted an event of the run: only the controller may emit ``run.*``."""
+    """Return whether a workload emitted an event of the run: only the controller may emit ``run.*``."""
     return event.f.startswith("run.") and event.source.writer != "ctl"

@@ -63,7 +63,7 @@ def is_local(host: Host) -> bool:
 
 
 def takes_any_key(host: Host) -> bool:
-    """Whether Ansible's own settings switch the check of host keys off."""
+    """Return whether Ansible's own settings switch the check of host keys off."""
     return host.variables.get("ansible_host_key_checking") is False
 
 

@@ -67,7 +67,7 @@ def known_hosts(options: Options) -> str | None:
 
 
 def first_contact(options: Options) -> bool:
-    """Whether an unknown host key may be accepted."""
+    """Return whether an unknown host key may be accepted."""
     return first(options, "stricthostkeychecking").lower() in ("no", "off", "accept-new")
 
 

@@ -107,7 +107,7 @@ def _of_group(sources: Sequence[Source], group: str, key: str) -> Iterator[tuple
 
 
 def _names(written: str, host: str) -> bool:
-    """Whether the name or range ``written`` may include ``host``: ``h[1:3]`` includes ``h2``."""
+    """Return whether the name or range ``written`` may include ``host``: ``h[1:3]`` includes ``h2``."""
     written = written if written == host else _PORT.sub("", written)
     if not _RANGE.search(written):
         return written == host

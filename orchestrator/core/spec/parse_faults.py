@@ -256,7 +256,7 @@ def _on(section: trial_draft.Section) -> str | None:
 
 
 def _has_conflict(section: trial_draft.Section) -> bool:
-    """Whether keys exclude each other; the conflict is recorded."""
+    """Return whether keys exclude each other; the conflict is recorded."""
     draft, where = section.draft, section.where
     kinds = [key for key in ("step", "after", "on", "after-save") if section.get(key) is not None]
     phase = section.get("phase")

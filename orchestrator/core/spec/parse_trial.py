@@ -355,7 +355,7 @@ def _accept(draft: trial_draft.Draft, require: str) -> tuple[str, ...]:
 
 
 def not_acceptable(name: str) -> str:
-    """Why a trial cannot accept that this part is lost."""
+    """Return why a trial cannot accept that this part is lost."""
     if name == NOTHING:
         return f"{NOTHING} stands alone: it demands every part"
     return f"unknown part; {written_values.nearest(name, (*ACCEPTABLE, NOTHING))}"

@@ -115,7 +115,7 @@ def _find_problems(fault: FaultPlan, act: Act, bed: BedSpec, facts: HostFacts, m
 
 
 def _beyond_ranks(trial: Trial, fault: FaultPlan, act: Act, catalogue: Catalogue) -> list[str]:
-    """What the act asks ranks to do, if those of the workload cannot do it."""
+    """Return what the act asks ranks to do, if those of the workload cannot do it."""
     orders = {str(item.args["do"]) for item in (*act.inject, *act.verify) if item.kind == "inside"}
     able = [name for name, plugin in catalogue.workloads.items() if orders <= set(getattr(plugin.module, "ACTS", ()))]
     if not orders or trial.workload in able:

@@ -215,7 +215,7 @@ def _missing_spare(bed: BedSpec, left_out: Mapping[str, str], missing: Sequence[
 
 
 def _sharing_problem(names: Iterable[str], gaps: Iterable[Gap]) -> str:
-    """Why these nodes do not share the directory for checkpoints; empty if they do. Other nodes do not matter."""
+    """Return why these nodes do not share the directory for checkpoints; empty if they do. Other nodes do not matter."""
     nodes = set(names)
     relevant = (gap for gap in gaps if gap.nodes & nodes and (gap.other_nodes is None or gap.other_nodes & nodes))
     return next((gap.reason for gap in relevant), "")

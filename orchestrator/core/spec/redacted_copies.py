@@ -115,7 +115,7 @@ def _named_spans(text: str, suffix: str) -> Iterator[Span]:
 
 
 def _is_in_text(text: str, start: int, end: int) -> bool:
-    """Whether a value without quotes, in code, is a part of a literal (``"password=x"``), or of a comment."""
+    """Return whether a value without quotes, in code, is a part of a literal (``"password=x"``), or of a comment."""
     line = text[_line_start(text, start) : start]
     is_literal = bool(line.count('"') % 2 or line.count("'") % 2)
     is_assigned = is_literal and line.endswith("=") and text[start].isalnum()
@@ -131,7 +131,7 @@ def _end(text: str, start: int, end: int, suffix: str) -> int:
 
 
 def _counts(name: str, value: str, suffix: str) -> bool:
-    """Whether the value of a name in a file is secret: no reference, no key of a nested table, and no word after a weak name."""
+    """Return whether the value of a name in a file is secret: no reference, no key of a nested table, and no word after a weak name."""
     whole, value = value, value.rstrip("})]")
     if (
         not redaction.is_secret(name, value)
@@ -156,7 +156,7 @@ def _random_spans(text: str, suffix: str) -> Iterator[Span]:
 
 
 def _suspect_spans(text: str, detect: Detect) -> Iterator[Span]:
-    """What the detectors find in suspect lines; without detectors, all of such a line."""
+    """Yield what the detectors find in suspect lines; without detectors, all of such a line."""
     position, lower = 0, _lower(text)
     for first, last in sorted(match.span() for pattern in _SUSPECT for match in pattern.finditer(lower)):
         if first < position:

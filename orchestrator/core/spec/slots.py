@@ -94,7 +94,7 @@ def missing_spares(bed: BedSpec, placement: Placement, substitutes: Mapping[str,
 
 
 def count_usable(bed: BedSpec, placement: Placement) -> int:
-    """How many nodes a trial on all nodes of the bed has: excluded ones count only where a spare takes their slot."""
+    """Return how many nodes a trial on all nodes of the bed has: excluded ones count only where a spare takes their slot."""
     members = sum(node.role == "node" for node in bed.nodes)
     return min(members, sum(node.name not in placement.excluded for node in bed.nodes))
 

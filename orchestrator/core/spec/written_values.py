@@ -187,12 +187,12 @@ def _key(name: str, known: Iterable[str]) -> str:
 
 
 def is_duration(name: str) -> bool:
-    """Whether a field of this name holds seconds, so that ``500ms`` is accepted."""
+    """Return whether a field of this name holds seconds, so that ``500ms`` is accepted."""
     return name == "seconds" or name.endswith("_s")
 
 
 def has_required(cls: type, arguments: Mapping[str, Any]) -> bool:
-    """Whether ``arguments`` has every field of the dataclass ``cls`` that has no default."""
+    """Return whether ``arguments`` has every field of the dataclass ``cls`` that has no default."""
     return set(_required(dataclasses.fields(cls))) <= set(arguments)
 
 

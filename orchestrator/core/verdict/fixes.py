@@ -69,7 +69,7 @@ def of(run: Run, part: str) -> str:
 
 
 def to_know(run: Run) -> str:
-    """What makes a part of the state known that is not."""
+    """Return what makes a part of the state known that is not."""
     if run.twin is None:
         return "run it with --reference: an undisturbed run shows what it should be"
     lines = training.lineage_of(run)
@@ -78,7 +78,7 @@ def to_know(run: Run) -> str:
 
 
 def framework(files: tuple[watch.WatchFile, ...]) -> str:
-    """What the job saves with; empty for torch itself."""
+    """Return what the job saves with; empty for torch itself."""
     saves = [line for file in files for line in file.of(watch.Save)]
     apis = {save.api.partition("-")[0] for save in saves}
     if own := apis & {"deepspeed", "dcp"}:

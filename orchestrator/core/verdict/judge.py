@@ -58,7 +58,7 @@ def _runs_always(name: str, catalogue: Catalogue) -> bool:
 
 
 def needs_twin(chosen: Iterable[CheckSpec], catalogue: Catalogue) -> bool:
-    """Whether one of the checkers compares the run with its twin."""
+    """Return whether one of the checkers compares the run with its twin."""
     known = (catalogue.checkers.get(spec.name) for spec in chosen)
     return any(_checker(plugin).TWIN for plugin in known if plugin)
 

@@ -45,7 +45,7 @@ WORDS: Mapping[State, str] = {"holds": "yes", "does not hold": "no", "unknown": 
 
 
 def is_shown(run: Run) -> bool:
-    """Whether the run is that of a training, which has the ladder."""
+    """Return whether the run is that of a training, which has the ladder."""
     return run.trial.workload == SCRIPT or bool(rungs.OF_TRAININGS & {verdict.check for verdict in run.verdicts})
 
 

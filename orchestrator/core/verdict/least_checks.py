@@ -97,13 +97,13 @@ def writer(run: Run) -> tuple[int, str]:
 
 
 def findings(run: Run) -> tuple[str, ...]:
-    """What the plan of a run says in place of the checks that its trial implies. Raises TypeError or ValueError for another list."""
+    """Return what the plan of a run says in place of the checks that its trial implies. Raises TypeError or ValueError for another list."""
     items = views.mapping(run.extras.get("plan.json")).get("checks")
     return tuple(text for _, text in missing(run, codec.build(tuple[PlannedCheck, ...], items)))
 
 
 def doubt(run: Run) -> str:
-    """Why a bundle can be unknown at most; empty where its format and version have a row."""
+    """Return why a bundle can be unknown at most; empty where its format and version have a row."""
     number, version = writer(run)
     if (number, version) in ROWS or run.is_signed:
         return ""

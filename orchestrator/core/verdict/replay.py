@@ -41,13 +41,13 @@ def _is_decision(event: Event) -> bool:
 
 
 def _has_ended(history: History) -> bool:
-    """Whether the engine ended the run itself; one that was interrupted or given up leaves commands that were never sent."""
+    """Return whether the engine ended the run itself; one that was interrupted or given up leaves commands that were never sent."""
     end = history.last(RunEnd)
     return end is not None and end.key is not None
 
 
 def _commands(run: Run, plan: Plan) -> Iterator[tuple[Command, int]]:
-    """What the engine orders, each with the number of the event from which it follows."""
+    """Yield what the engine orders, each with the number of the event from which it follows."""
     for _, event, commands in fold.steps(run.trial, plan, run.history.events):
         for command in commands:
             yield command, event.seq if event else 0

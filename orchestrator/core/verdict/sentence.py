@@ -43,7 +43,7 @@ def lost_step(trial: Trial, run: views.RunView, failover: views.Failover) -> int
 
 
 def story(trial: Trial, run: views.RunView, *, is_newest: bool = False) -> str:
-    """What happened to a training: the loss, the way back, the steps that were done again; or that nothing was lost."""
+    """Return what happened to a training: the loss, the way back, the steps that were done again; or that nothing was lost."""
     if not run.failovers or run.bed_ended:
         return "; ".join(_ending(trial, run))
     steps = dict.fromkeys(str(item.resume_step) for item in run.failovers if item.resume_step is not None)
@@ -92,7 +92,7 @@ def series(names: Sequence[str]) -> str:
 
 
 def returned(run: views.RunView, failover: views.Failover) -> str:
-    """How the gang recovered. Without reported steps the end of the run is the only evidence."""
+    """Return how the gang recovered. Without reported steps the end of the run is the only evidence."""
     if failover.ttr_s is not None:
         return f"back in {seconds(failover.ttr_s)}"
     if run.outcome == "finished" and not run.reason:
@@ -142,6 +142,6 @@ def _finding(verdicts: Sequence[Verdict], failure: str) -> list[str]:
 
 
 def _others(number: int, outcome: str) -> str:
-    """How many more verdicts are as bad as the one that is named."""
+    """Return how many more verdicts are as bad as the one that is named."""
     verb = ("fail" if number > 1 else "fails") if outcome == "fail" else ("are unknown" if number > 1 else "is unknown")
     return f"; {count(number, 'more check')} {verb}" if number else ""

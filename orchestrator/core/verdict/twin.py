@@ -39,7 +39,7 @@ def twin_key(trial: Trial, fingerprint: Mapping[str, Any]) -> str:
 
 
 def is_script(trial: Trial) -> bool:
-    """Whether the twin is known by the watcher's records. It is never cached: ccbed does not know everything that a script reads."""
+    """Return whether the twin is known by the watcher's records. It is never cached: ccbed does not know everything that a script reads."""
     return trial.workload == "script"
 
 
@@ -67,7 +67,7 @@ def make_twin(run: Run) -> Twin | None:
 
 
 def unfit(run: Run) -> str:
-    """Why a run cannot serve as a twin, where ``make_twin`` gives none."""
+    """Return why a run cannot serve as a twin, where ``make_twin`` gives none."""
     outcome, reason, _ = views.ending(run.history)
     if outcome != "finished":
         gangs = views.gangs(run.history)
@@ -132,7 +132,7 @@ def make_control(run: Run) -> Control | None:
 
 
 def incomplete(twin: Twin, ranks: int) -> str:
-    """What a twin of ``ranks`` ranks lacks for a comparison; empty if it is complete."""
+    """Return what a twin of ``ranks`` ranks lacks for a comparison; empty if it is complete."""
     for name, by_rank in (("losses", twin.losses), ("digests", twin.digests)):
         missing = [str(rank) for rank in range(ranks) if not by_rank.get(str(rank))]
         if missing:
@@ -141,7 +141,7 @@ def incomplete(twin: Twin, ranks: int) -> str:
 
 
 def _disturbed(run: Run) -> bool:
-    """Whether a fault was planned, or a node was lost, recovered or paused, or the run was interrupted."""
+    """Return whether a fault was planned, or a node was lost, recovered or paused, or the run was interrupted."""
     disturbances = (
         FaultPlanned,
         FaultInjected,

@@ -86,7 +86,7 @@ def judge_records(session: Session, request: JudgeRequest) -> Judged:
 
 
 def _doubted(verdict: Verdict, incomplete: Sequence[str]) -> Verdict:
-    """What is missing of the records may change any verdict, so none of them is known."""
+    """Return the verdict, unknown where records are missing: they may change any verdict."""
     if not incomplete or verdict.outcome == "unknown":
         return verdict
     text = f"{verdict.outcome} without what is missing of the records: {verdict.text}"

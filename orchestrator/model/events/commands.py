@@ -53,7 +53,7 @@ class CappedFile(Record):
 
     @property
     def are_logs(self) -> bool:
-        """Whether only logs of ranks were cut: no verdict reads them beyond their first line."""
+        """Return whether only logs of ranks were cut: no verdict reads them beyond their first line."""
         names = [file.rpartition("/")[2] for file in self.files or ()]
         return bool(names) and all(
             name.startswith("rank-") and name.endswith(".log") and name[5:-4].isdecimal() for name in names

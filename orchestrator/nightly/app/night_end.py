@@ -61,7 +61,7 @@ def finish(
 
 
 def suspects(directory: Path, rows: Sequence[Row], history: History, folder: Path) -> Iterator[tuple[str, str]]:
-    """What is to be measured again: a cell of the suite, and ``again`` of its rows."""
+    """Yield what is to be measured again: a cell of the suite, and ``again`` of its rows."""
     judgement = _judge(directory, rows, history, folder)
     for cell, nodes in suspects_of(judgement):
         yield cell, ",".join(nodes) or ALL

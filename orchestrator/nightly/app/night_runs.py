@@ -285,7 +285,7 @@ def _name_open_nights(session: Session, runs: Path, bed: BedSpec) -> None:
 def _end_open_night(
     session: Session, bed: BedSpec, directory: Path, night: Night, request: NightRequest
 ) -> tuple[str, int]:
-    """What was done, and the exit code of the night. Raises Interrupted."""
+    """Return what was done, and the exit code of the night. Raises Interrupted."""
     if night_files.is_closed(directory):
         return "judged", night_end.finish(
             session, directory, night, night_files.read_rows(directory), request
@@ -336,7 +336,7 @@ def _require_free(session: Session, bed: BedSpec, resumed: Path | None = None) -
 
 
 def _past(session: Session, runs: Path, bed: BedSpec, suite: Suite) -> dict[str, selector.Past]:
-    """What the cells of a suite did in its earlier nights on the bed. Nights that cannot be read are left out, with a warning."""
+    """Return what the cells of a suite did in its earlier nights on the bed. Nights that cannot be read are left out, with a warning."""
     earlier: list[selector.PastNight] = []
     for directory, night in _nights(session, runs, bed):
         if night.suite.name == suite.name and night_files.is_closed(directory) and len(earlier) < EARLIER:

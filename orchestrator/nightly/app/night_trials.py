@@ -151,7 +151,7 @@ class NightTrials:
         self._built.clear()
 
     def _missing_spare(self, trial: Trial) -> str:
-        """Why a failover has no spare although the bed has: the time to recover by a restart is another figure."""
+        """Return why a failover has no spare although the bed has: the time to recover by a restart is another figure."""
         placement = self._placement(trial)
         assigned = slots.assign(trial, self._bed, placement)
         if assigned.spares or not _recovers_with_spare(trial) or not self.night.spares:
@@ -361,7 +361,7 @@ class NightTrials:
 
 
 def is_probe(trial: Trial) -> bool:
-    """Whether the trial measures the hardware of every node, or the links between all of them."""
+    """Return whether the trial measures the hardware of every node, or the links between all of them."""
     return trial.workload == sweeps.PROBING or (
         trial.workload == sweeps.LINKING and bool(trial.params.get("fresh_probe"))
     )

@@ -91,7 +91,7 @@ def _check(probes: Sequence[str], hardware: str, known: Sequence[baselines.Basel
 
 
 def _measure(probes: Sequence[str], threads: int, end: float) -> tuple[ProbeDone, ...]:
-    """What the probes found until they ended. One that hangs is an error, unless the machine is overloaded. Raises UsageError."""
+    """Return what the probes found until they ended. One that hangs is an error, unless the machine is overloaded. Raises UsageError."""
     with tempfile.TemporaryDirectory(prefix="ccbed-probe-") as directory:
         argv = [
             sys.executable,

@@ -140,7 +140,7 @@ def _newest(nights: Iterable[NightEntry], matching: Iterable[Trend]) -> Iterator
 
 
 def _unknown(runs: Index, request: TrendRequest) -> UnknownTrendError:
-    """Why there is no trend: no night, no such name, or filters that exclude all nights."""
+    """Return why there is no trend: no night, no such name, or filters that exclude all nights."""
     known, name = sorted({(trend.trial, trend.metric.name) for trend in runs.trend()}), request.name
     if not known:
         return UnknownTrendError(

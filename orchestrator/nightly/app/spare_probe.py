@@ -73,7 +73,8 @@ class SpareProbe:
         return [name for name in candidates if status.node(name).state == "warm"]
 
     def _probe(self, names: Sequence[str]) -> list[_Probed]:
-        """What the probe says of each spare. A spare that is too slow is probed a second time, alone, and that decides: what disturbed
+        """Return what the probe says of each spare.
+        A spare that is too slow is probed a second time, alone, and that decides: what disturbed
         it once does not leave it out. If a common run fails or does not end, each spare is probed alone: whose failure it is is not
         known. Raises Interrupted."""
         from ..culprits import spares

@@ -130,7 +130,7 @@ class Rounds(repeats.Repeats):
     judge: Callable[[Sequence[Path]], Judged]
 
     def obstacle(self, cell: Cell) -> str:
-        """What disturbed a link for the time of one probe is not slow in another round: a suspect is probed once more."""
+        """Return why a round that confirms is left out. What disturbed a link during one probe is not slow in another round."""
         if cell.name != CONFIRMING:
             return ""
         is_known = bool(self.results) and not self.error and not self._broken

@@ -65,7 +65,7 @@ def _nodes(judged: Judged, hosts: Mapping[str, str]) -> set[str]:
 
 
 def is_common_cause(night: Night, culprits: Sequence[Accused]) -> bool:
-    """Whether so many nodes are accused that the cause is common to them: a driver, a floor that is wrong, a switch.
+    """Return whether so many nodes are accused that the cause is common to them: a driver, a floor that is wrong, a switch.
 
     Then no node is called out and none is put into quarantine: a command must not drain a cluster.
     """

@@ -218,5 +218,5 @@ def _cut(connection: Any) -> None:
 
 
 def _is_missing(error: DBAPIError) -> bool:
-    """Whether a statement failed because the database has no index, or one with other columns."""
+    """Return whether a statement failed because the database has no index, or one with other columns."""
     return getattr(error.orig, "sqlstate", "") in _UNDEFINED or "no such table" in str(error.orig)

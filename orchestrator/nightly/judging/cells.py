@@ -223,12 +223,12 @@ class _Cell:
         )  # fmt: skip
 
     def _busy(self) -> str:
-        """Why the figure is unknown although it was measured; empty if it is not."""
+        """Return why the figure is unknown although it was measured; empty if it is not."""
         busy, number = self._table.tonight.busy, self._table.tonight.number
         return next((busy[number, node] for node in nodes_of(self._label) if (number, node) in busy), "")
 
     def _crowd(self) -> str:
-        """Why a figure that is compared does not pass; empty if it may. The parts of a node do not depend on its load."""
+        """Return why a figure that is compared does not pass; empty if it may. The parts of a node do not depend on its load."""
         if self._subject.kind.name == "parts" or math.isnan(self._get(self._last.excess)):
             return ""
         reasons = self._table.tonight.crowded

@@ -58,7 +58,7 @@ def _outcome(
 
 
 def _is_uncompared(findings: Sequence[Judged]) -> bool:
-    """Whether there are figures to compare, and not one was compared with anything."""
+    """Return whether there are figures to compare, and not one was compared with anything."""
     return bool(_waiting(findings)) and not any(
         judged.finding.gate in _COMPARING and judged.state != "unknown" for judged in findings
     )
@@ -73,7 +73,7 @@ def _waiting(findings: Sequence[Judged]) -> list[Judged]:
 
 
 def _exit(outcome: str, rows: Sequence[Row]) -> int:
-    """What the infrastructure broke cannot be judged, and comes first, as for `ccbed run`. A warning alone is no failure."""
+    """Return the exit code. What the infrastructure broke cannot be judged, and comes first, as for `ccbed run`. A warning alone is no failure."""
     codes = {"fail": errors.EXIT_FINDING, "unknown": errors.EXIT_UNKNOWN}
     return night_rows.worst((night_rows.exit_code(rows), codes.get(outcome, errors.EXIT_PASS)))
 
@@ -102,7 +102,7 @@ def _sentence(outcome: str, rows: Sequence[Row], findings: Sequence[Judged], fai
 
 
 def _rank(judged: Judged) -> float:
-    """What is no ratio first, as a failed floor of a value that is 0, then the largest move."""
+    """Return the key that sorts findings: what is no ratio first, as a failed floor of a value that is 0; then the largest move."""
     excess = judged.compared.excess if judged.compared else None
     is_ratio = excess is not None or (judged.compared is not None and judged.state != "fail")
     return -(excess or 0.0) if is_ratio else -math.inf

@@ -71,7 +71,7 @@ def _uncompared(name: str, kinds: Sequence[MetricClass]) -> str:
 
 
 def _unfit(entry: figures.Series) -> str:
-    """Why the metric gets no floor; empty if it gets one."""
+    """Return why the metric gets no floor; empty if it gets one."""
     worst = _worst(entry)
     middle = statistics.median(map(statistics.median, entry.values.values()))
     if worst <= 0 or middle <= 0:
@@ -89,7 +89,7 @@ def _worst(entry: figures.Series) -> float:
 
 
 def _reason(record: RunRecord) -> str:
-    """Why a run is no evidence for a floor; empty if it is."""
+    """Return why a run is no evidence for a floor; empty if it is."""
     if record.outcome != "pass":
         return f"its outcome is {record.outcome}"
     if not record.is_sealed:

@@ -168,7 +168,7 @@ def judge(series: Series, floor: float, cell: str, reference: str) -> Iterator[J
 
 
 def _missing_labels(series: Series) -> set[str]:
-    """Where nodes have figures of their own: the nodes of the runs without one, and the ranks that other nodes have.
+    """Return where nodes have figures of their own: the nodes of the runs without one, and the ranks that other nodes have.
 
     A figure that a single node has may be one of the gang that rank 0 reports, unless it is of a probe, which all nodes run.
     """

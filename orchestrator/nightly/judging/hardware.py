@@ -124,7 +124,7 @@ def _own(hardware: str) -> str:
 
 
 def counts(hardware: str) -> dict[str, float]:
-    """What a node has of each part, from the description that ``hardware_key`` makes: GPUs by model, then CPUs, then memory."""
+    """Return what a node has of each part, from the description that ``hardware_key`` makes: GPUs by model, then CPUs, then memory."""
     parts = hardware.split(", ")
     counted = [float(match[1]) for part in parts if (match := _COUNT.fullmatch(part))]
     memory = [float(match[1]) for part in parts if (match := _MEMORY.fullmatch(part))]

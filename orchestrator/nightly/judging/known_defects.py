@@ -44,7 +44,7 @@ def apply(
 
 
 def _concerns(rule: MetricRule, cell: str, judged: Judged, series: Mapping[tuple[str, Key], Series]) -> bool:
-    """Whether a finding is of a metric of the rule, measured by its cell: cells with equal keys have one series."""
+    """Return whether a finding is of a metric of the rule, measured by its cell: cells with equal keys have one series."""
     metric = judged.finding.metric
     if not metric or not floor_limits.matches(rule, metric):
         return False
@@ -85,7 +85,7 @@ def _unexpected_passes(rule: MetricRule, concerned: Sequence[Judged], is_node_ab
 
 
 def _is_well(concerned: Sequence[Judged]) -> bool:
-    """Whether something passes, nothing is bad, and nothing is unknown."""
+    """Return whether something passes, nothing is bad, and nothing is unknown."""
     states = {judged.state for judged in concerned if judged.state != "unknown" or judged.is_counted}
     return states == {"pass"}
 

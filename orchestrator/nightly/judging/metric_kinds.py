@@ -29,7 +29,8 @@ def sort(
     minimum: float,
     apart: Collection[str],
 ) -> tuple[Subject | None, list[Judged]]:
-    """What is compared by ratio, None for nothing; and the findings on what is not. ``past``: records of the metric and key on earlier
+    """Return what is compared by ratio, None for nothing; and the findings on what is not. ``past``:
+    records of the metric and key on earlier
     nights; ``minimum``: the least difference that counts; ``apart``: nodes that are no reference for others.
     """
     metric = series.metric
@@ -57,7 +58,7 @@ def sort(
 
 
 def missing_reason(metric: Metric, values: Sequence[float]) -> str:
-    """Why the ratio of a figure has no meaning; empty if it has one."""
+    """Return why the ratio of a figure has no meaning; empty if it has one."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return "was not measured"

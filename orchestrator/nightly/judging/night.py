@@ -153,7 +153,7 @@ def _judge_rows(rows: Iterable[Row], records: Mapping[str, RunRecord]) -> Iterat
 
 
 def _gap(record: RunRecord | None) -> str:
-    """Why the figures of a run that passed cannot be compared; empty if they can."""
+    """Return why the figures of a run that passed cannot be compared; empty if they can."""
     if record is None:
         return "its bundle cannot be read"
     if nodes := [node for node, kind in record.hardware.items() if not kind]:
@@ -162,7 +162,7 @@ def _gap(record: RunRecord | None) -> str:
 
 
 def _can_have(record: RunRecord, hardware: str, metric: str) -> bool:
-    """Whether a node of this hardware took part that has such a figure by definition."""
+    """Return whether a node of this hardware took part that has such a figure by definition."""
     nodes = {node for node, kind in record.hardware.items() if kind == hardware}
     return bool(nodes - set(exempt(record, metric)))
 
@@ -247,7 +247,7 @@ def _judge_series(
 
 
 def _is_node_absent(night: Night, runs: Iterable[tuple[str, RunRecord]], past: Iterable[Record]) -> bool:
-    """Whether a node of the bed that was measured before took no part: a known defect may be its own."""
+    """Return whether a node of the bed that was measured before took no part: a known defect may be its own."""
     present = {node for _, record in runs for node in record.hardware}
     wanted = {*night.hosts, *night.drained}
     return any(node in wanted and node not in present for record in past for node in nodes_of(record.node))

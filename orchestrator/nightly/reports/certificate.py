@@ -127,7 +127,7 @@ def _figure(judged: Judged) -> dict[str, str]:
 def _not_checked(
     night: Night, judgement: NightJudgement, hardware: Mapping[str, str], without_floor: Sequence[str]
 ) -> Iterator[str]:
-    """What a reader might take for checked."""
+    """Yield what a reader might take for checked."""
     for kind in sorted({hardware[node] for node in without_floor if node in hardware}):
         nodes = ", ".join(node for node in without_floor if hardware.get(node) == kind)
         yield f"floors: none for {nodes} ({kind}); ccbed baseline accept writes them"

@@ -122,7 +122,7 @@ def suspects(report: NightReport) -> tuple[Suspect, ...]:
 
 
 def unknowns(report: NightReport) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Why figures are not known, and of which metrics: 64 nodes without a value are one line."""
+    """Return why figures are not known, and of which metrics: 64 nodes without a value are one line."""
     groups: dict[str, dict[str, None]] = {}
     for judged in report.with_states("unknown"):
         if judged.is_counted:

@@ -60,7 +60,7 @@ class Table:
 
     @property
     def rest(self) -> str:
-        """What the other lines come to, in one sentence; empty without any."""
+        """Return what the other lines come to, in one sentence; empty without any."""
         others = [line for line in self.lines if line.state == "pass"]
         parts = []
         if others:
@@ -103,7 +103,7 @@ def table(night: Night, judgement: NightJudgement) -> Table:
 
 
 def grid(table: Table, lines: Sequence[Line], nodes: int) -> tuple[tuple[str, ...], list[tuple[Line, tuple[str, ...]]]]:
-    """What a terminal and a chat show of some lines: the heads of the columns, and the texts of each line.
+    """Return what a terminal and a chat show of some lines: the heads of the columns, and the texts of each line.
 
     Of many ``nodes`` those with the worst figures have a column, and all nodes together where a line is of them.
     """
@@ -178,7 +178,7 @@ def _cell(judged: Judged) -> Cell:
 
 
 def _notes(ranked: Iterable[Judged]) -> Iterator[str]:
-    """What the second measurement of a figure says, why one is not known, and since when it is so; the three worst figures."""
+    """Yield what the second measurement of a figure says, why one is not known, and since when it is so; the three worst figures."""
     noted = [judged for judged in ranked if judged.state != "pass"][:3]
     for judged in noted:
         compared, place = _compared(judged), judged.finding.node or ALL_NODES

@@ -137,7 +137,7 @@ class Verdict:
 
     @property
     def suspects(self) -> Flags:
-        """What a second measurement decides."""
+        """Return what a second measurement decides."""
         import numpy as np
 
         is_beyond = self.first | self.lasting | (self.excess > self.weak)

@@ -132,7 +132,7 @@ def _missing(is_expected: Flags, is_measured: Flags, nodes: tuple[str, ...]) -> 
 
 
 def describe_shared(shared: Mapping[str, tuple[str, ...]]) -> str:
-    """Why directions between nodes of one host are not judged; empty where no host is shared."""
+    """Return why directions between nodes of one host are not judged; empty where no host is shared."""
     return "; ".join(
         f"{', '.join(nodes[:-1])} and {nodes[-1]} share host {host} and have no link of their own"
         for host, nodes in shared.items()

@@ -190,7 +190,7 @@ class Agent(Performer):
         }
 
     def _rejection(self, item: Item) -> str:
-        """Why a command is rejected; empty if it is performed."""
+        """Return why a command is rejected; empty if it is performed."""
         command = item.command
         if item.problem or item.outcome is not None:
             return ""

@@ -419,7 +419,7 @@ def _has_open_save(record: str) -> bool:
 
 
 def workers_per_node(gang: GangSpec) -> int:
-    """How many workers the job's own launcher starts on a node; 0 if ccbed starts the ranks."""
+    """Return how many workers the job's own launcher starts on a node; 0 if ccbed starts the ranks."""
     return int(gang.params.get("nproc") or 1) if gang.params.get("launcher") else 0
 
 
@@ -443,7 +443,7 @@ def read_error(out: str, rank: int) -> str | None:
 
 
 def read_mismatch(out: str, rank: int) -> str | None:
-    """What gloo says of two ranks in collectives of different sizes, from the end of a rank's log; None if it says nothing."""
+    """Return what gloo says of two ranks in collectives of different sizes, from the end of a rank's log; None if it says nothing."""
     try:
         text = plain_files.read_tail(Path(out) / f"rank-{rank}.log", ERROR_BYTES)
     except OSError:

@@ -113,7 +113,7 @@ def read_report(text: bytes) -> ImportReport:
 
 
 def refusal(report: ImportReport, before: GangSpec, spec: GangSpec, rank: int, node: str, incarnation: str) -> str:
-    """Why a reserve that has imported for ``before`` cannot run a rank of ``spec``; empty if it can."""
+    """Return why a reserve that has imported for ``before`` cannot run a rank of ``spec``; empty if it can."""
     for name in ("params", "payload", "work_dir", "isolation", "umask"):
         if getattr(spec, name) != getattr(before, name):
             return f"another {name}"

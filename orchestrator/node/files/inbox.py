@@ -213,7 +213,7 @@ def append_order(out: Path, rank: int, order: Mapping[str, Any]) -> None:
 
 
 def read_answers(out: Path, rank: int) -> list[dict[str, Any]]:
-    """What the rank has done on order, as it reports: ``{"id", "problem"?, ...evidence}``; a torn last line is left out."""
+    """Return what the rank has done on order, as it reports: ``{"id", "problem"?, ...evidence}``; a torn last line is left out."""
     try:
         lines = (out / f"acts-r{rank}.jsonl").read_bytes().split(b"\n")[:-1]
     except OSError:

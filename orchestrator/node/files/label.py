@@ -110,7 +110,7 @@ def read_heartbeat(path: Path) -> tuple[str, int] | None:
 
 
 def count_reserves(directory: Path, incarnation: str) -> int:
-    """How many processes of this incarnation of a node are reserve ranks."""
+    """Return how many processes of this incarnation of a node are reserve ranks."""
     content = plain_files.read_json(directory / RESERVES)
     return _integer(content, "count") if content.get("incarnation") == incarnation else 0
 

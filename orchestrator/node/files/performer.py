@@ -30,14 +30,14 @@ class Performer(ABC):
 
     @abstractmethod
     def _rejection(self, item: Item) -> str:
-        """Why a command is rejected; empty if it is performed."""
+        """Return why a command is rejected; empty if it is performed."""
 
     @abstractmethod
     def _log_of(self, run: str) -> EventLog: ...
 
     @abstractmethod
     def _origin(self, item: Item) -> Origin:
-        """What the events about a command say of where they come from."""
+        """Return what the events about a command say of where they come from."""
 
     @abstractmethod
     def _incarnation_of(self, item: Item) -> str | None:

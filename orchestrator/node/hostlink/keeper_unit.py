@@ -69,7 +69,7 @@ class Manager:
     root: tuple[str, ...] = ()
 
     def systemctl(self, *words: str, check: bool = False) -> bool:
-        """Whether it succeeds. ``check``: raise OSError with its message if it does not."""
+        """Return whether it succeeds. ``check``: raise OSError with its message if it does not."""
         scope = ("--user",) if self.scope == USER else ()
         return _run([*self.root, "systemctl", *scope, *words], check=check)
 
@@ -219,7 +219,7 @@ def _run(argv: Sequence[str], *, check: bool = False) -> bool:
 
 
 def _lets_linger(name: str) -> bool:
-    """Whether the user's systemd runs without a session, from boot on; it is asked to. Its start takes a moment."""
+    """Return whether the user's systemd runs without a session, from boot on; it is asked to. Its start takes a moment."""
     if not (LINGERING / name).exists():
         _run(["loginctl", "enable-linger"])
     until = time.monotonic() + _MANAGER_S

@@ -94,7 +94,7 @@ def _node_status(hostdir: str, row: Mapping[str, Any], engine: str, memory: bool
 def _reason(
     hostdir: str, row: Mapping[str, Any], record: Mapping[str, Any], *, is_stale: bool, is_rebooted: bool
 ) -> str:
-    """Why a node does not run. A node that ended before its host was rebooted has its own reason too: it may have ended by itself,
+    """Return why a node does not run. A node that ended before its host was rebooted has its own reason too: it may have ended by itself,
     or because its host was about to reboot."""
     exit_record = plain_files.read_json(_exit_path(hostdir, row["Labels"][names.NODE]))
     is_ended_before = exit_record.get("incarnation") == record.get("incarnation") and exit_record.get(

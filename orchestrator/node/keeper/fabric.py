@@ -84,7 +84,7 @@ class Fabric:
     def has_rates(
         self, node: str, pid: int, link: LinkSpec, lowered: traffic_control.Lowered | None
     ) -> tuple[bool, dict[str, Any]]:
-        """Whether the kernel shows these rates, in both directions, and what it shows. Raises OSError."""
+        """Return whether the kernel shows these rates, in both directions, and what it shows. Raises OSError."""
         holds, evidence = True, {}
         for direction, device, fd in self._ends(node, pid):
             with namespaces.entered(fd):
@@ -158,7 +158,7 @@ def _write_sysctls(values: Mapping[str, str]) -> None:
 
 
 def _shown(device: str) -> tuple[str, str]:
-    """What tc shows of the shapers of a device in this namespace: qdiscs as JSON, classes as text. Raises OSError."""
+    """Return what tc shows of the shapers of a device in this namespace: qdiscs as JSON, classes as text. Raises OSError."""
     path = find_program("tc")
     if path is None:
         raise FileNotFoundError("tc is not installed (package iproute2)")

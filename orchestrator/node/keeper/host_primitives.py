@@ -45,7 +45,7 @@ def is_of_host(primitive: Primitive) -> bool:
 
 
 def why_unsupported(primitive: Primitive) -> str:
-    """Why it cannot be performed; empty if it can."""
+    """Return why it cannot be performed; empty if it can."""
     of = str(primitive.args.get("of", ""))
     if (primitive.kind, of) not in _OBSERVE:
         return f"primitive {primitive.kind} of {of or 'nothing'}"
@@ -153,7 +153,7 @@ def _observe_sshd(args: Evidence, sessions: Sessions) -> Observed:
 
 
 def _has_ended(session: socket.socket) -> bool:
-    """Whether the other side has closed the connection. One that says nothing within ``SESSION_S`` is open."""
+    """Return whether the other side has closed the connection. One that says nothing within ``SESSION_S`` is open."""
     session.settimeout(SESSION_S)
     try:
         while session.recv(256):

@@ -122,7 +122,7 @@ class Keeper(Performer):
         }
 
     def _rejection(self, item: Item) -> str:
-        """Why a command is rejected; empty if it is performed. Only commands that end a node name an incarnation."""
+        """Return why a command is rejected; empty if it is performed. Only commands that end a node name an incarnation."""
         command = item.command
         if command.kind not in self._handlers():
             return f"a host agent does not perform {command.f}"

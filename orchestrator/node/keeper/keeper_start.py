@@ -75,13 +75,13 @@ def end_keeper(directory: Path) -> int:
 
 
 def describe_loss(directory: Path) -> str:
-    """What to say where a directory's keeper is gone."""
+    """Return what to say where a directory's keeper is gone."""
     reason = explain_loss(directory)
     return "the host agent of this bed is gone" + (f" ({reason})" if reason else "")
 
 
 def explain_loss(directory: Path) -> str:
-    """Why a directory's keeper is gone: killed for memory, by the counter of its cgroup; empty if it lives, or that is not known."""
+    """Return why a directory's keeper is gone: killed for memory, by the counter of its cgroup; empty if it lives, or that is not known."""
     cgroup, count = plain_files.read_json(directory / label.KEEPER_LABEL).get("oom_kills") or ("", 0)
     is_gone = not label.live_label(directory, label.KEEPER_LABEL)
     return cgroups.explain_oom((cgroup, count), of=cgroup) if cgroup and is_gone else ""

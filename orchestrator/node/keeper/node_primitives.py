@@ -42,7 +42,7 @@ def perform(primitive: Primitive, node: Node) -> dict[str, Any]:
 
 
 def why_ineffective(primitive: Primitive, evidence: Arguments) -> str:
-    """Why a primitive that ends processes has ended none: the evidence names no process. Empty for any other primitive."""
+    """Return why a primitive that ends processes has ended none: the evidence names no process. Empty for any other primitive."""
     is_off = primitive.kind == "power" and primitive.args["state"] == "off"
     is_ending = is_off or (primitive.kind == "signal" and primitive.args["signal"] in ENDING_SIGNALS)
     reached = evidence.get("signalled", evidence.get("killed"))
@@ -291,7 +291,7 @@ def is_launched(directory: Path) -> bool:
 
 
 def rank_directory(directory: Path) -> Path:
-    """Where the ranks that the agent started last write their files."""
+    """Return where the ranks that the agent started last write their files."""
     return directory / str(plain_files.read_json(directory / label.RANKS).get("out", ""))
 
 

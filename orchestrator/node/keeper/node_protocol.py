@@ -123,7 +123,7 @@ class StartedNode(ABC):
     @property
     @abstractmethod
     def wanted(self) -> dict[str, Any]:
-        """What the newest incarnation was started with."""
+        """Return what the newest incarnation was started with."""
 
     @property
     def identity(self) -> dict[str, Any]:

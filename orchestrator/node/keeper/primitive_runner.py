@@ -221,7 +221,7 @@ def watch(loop: Loop, act: Act, node: Node) -> FaultWatch | None:
 
 
 def _cpu_share(state: Primitive, evidence: Evidence) -> float | None:
-    """How many CPUs the processes of a state may use; None: any, or the kernel does not enforce it, as where they run in turns."""
+    """Return how many CPUs the processes of a state may use; None: any, or the kernel does not enforce it, as where they run in turns."""
     if state.kind == "pause" or state.args.get("signal") == "STOP":
         return 0.0
     return float(state.args["cpu_percent"]) / 100 if state.kind == "limit" and "cpu_percent" in evidence else None

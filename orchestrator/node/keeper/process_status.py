@@ -21,7 +21,7 @@ def bed_status(hostdir: str, bed: str, memory: bool = False) -> dict[str, Any]:
 
 
 def host_status(hostdir: str) -> dict[str, Any]:
-    """What a bed has on this host beside its nodes."""
+    """Return what a bed has on this host beside its nodes."""
     directory = Path(hostdir) / label.KEEPER_DIR
     keeper = {**plain_files.read_json(directory / label.KEEPER_LABEL), "loss": keeper_start.explain_loss(directory)}
     return {
@@ -106,7 +106,7 @@ def _state(own_processes: list[Process], reserves: int) -> str:
 
 
 def _identity(name: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    """What the label of a node says about it; nothing is known of a node without a label."""
+    """Return what the label of a node says about it; nothing is known of a node without a label."""
     return {
         "name": name,
         "reason": "",

@@ -38,7 +38,10 @@ def oom_kills(proc: Path = _PROC, of: str = "") -> tuple[str, int]:
 
 
 def explain_oom(before: tuple[str, int], proc: Path = _PROC, of: str = "") -> str:
-    """What to say of a process that SIGKILL ended since ``before``; empty if the kernel killed none for memory. ``of``: its cgroup."""
+    """Return what to say of a process that SIGKILL ended since ``before``; empty if the kernel killed none for memory.
+
+    ``of``: its cgroup.
+    """
     cgroup, count = oom_kills(proc, of)
     rose = count > (before[1] if before[0] == cgroup else 0)
     return f"out of memory: the kernel killed a process of its cgroup (oom_kill {count} in {cgroup})" if rose else ""

@@ -227,7 +227,7 @@ def _response_error(path: str, message: str, status: int) -> EngineError:
 
 
 def connection_error(path: str, error: OSError, deadline_s: float) -> EngineError:
-    """Why the engine cannot be reached, and what to do."""
+    """Return why the engine cannot be reached, and what to do."""
     return EngineError(f"{path}: {_explain(path, error, deadline_s)}", errno=error.errno)
 
 

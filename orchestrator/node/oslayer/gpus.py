@@ -230,7 +230,7 @@ def _open(directory: Path, name: str) -> int:
 
 
 def _obstacle(directory: Path, error: OSError) -> str:
-    """Why the directory of the leases cannot be used, its owner, and what helps."""
+    """Return why the directory of the leases cannot be used, its owner, and what helps."""
     with suppress(OSError, KeyError):
         status = directory.lstat()
         kind = f"{stat.filemode(status.st_mode)}, of user {pwd.getpwuid(status.st_uid).pw_name}"

@@ -48,6 +48,6 @@ def _recorded(out: Path, living: Mapping[int, Process]) -> Iterator[Worker]:
 
 
 def _is_of(process: Process, began: float) -> bool:
-    """Whether a process wrote the record that began then (CLOCK_MONOTONIC): a later one has only got the same number."""
+    """Return whether a process wrote the record that began then (CLOCK_MONOTONIC): a later one has only got the same number."""
     since_boot_s = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic() + began
     return process.start / _TICKS <= since_boot_s + 1.0

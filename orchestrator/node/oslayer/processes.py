@@ -191,7 +191,7 @@ def kill(processes: Iterable[Process]) -> list[int]:
 
 
 def count_threads() -> int:
-    """How many threads the kernel counts in this process."""
+    """Return how many threads the kernel counts in this process."""
     return len(os.listdir("/proc/self/task"))
 
 

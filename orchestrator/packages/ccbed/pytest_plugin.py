@@ -114,7 +114,7 @@ def _locked(state: Path) -> Iterator[None]:
 
 
 def _is_last(users: IO[str]) -> bool:
-    """Whether no other process holds the file. This one then holds it alone."""
+    """Return whether no other process holds the file. This one then holds it alone."""
     try:
         fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

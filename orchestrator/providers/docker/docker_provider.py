@@ -98,7 +98,7 @@ def _request(
 
 
 def _changes(bed: BedSpec, node: NodeSpec, before: container_requests.Body) -> tuple[str, ...]:
-    """How the container's request differs from what it would be now, with all that only its host knows. Raises ValueError."""
+    """Return how the container's request differs from what it would be now, with all that only its host knows. Raises ValueError."""
     uid, _, gid = str(before["User"]).partition(":")
     endpoints = before.get("NetworkingConfig", {}).get("EndpointsConfig", {}).values()
     own = [IPv4Address(endpoint["IPAMConfig"]["IPv4Address"]) for endpoint in endpoints]

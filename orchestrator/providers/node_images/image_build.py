@@ -143,7 +143,7 @@ def _present_image(client: Any, name: str) -> Any:
 
 
 def _problem(client: Any, name: str) -> str:
-    """Why an image cannot run ranks; empty if it can."""
+    """Return why an image cannot run ranks; empty if it can."""
     try:
         _run(client, name, "import torch; torch.ones(1)")
     except ContainerError as error:

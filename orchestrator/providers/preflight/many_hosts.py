@@ -102,7 +102,7 @@ def _survey(bed: BedSpec, observed: Observations, prober: Prober, pool: Executor
 
 
 def _has_own_file_systems(bed: BedSpec) -> bool:
-    """Whether containers are probed that see other file systems than those of the bed's directories."""
+    """Return whether containers are probed that see other file systems than those of the bed's directories."""
     return bed.network == "private" and not bed.fabric
 
 

@@ -93,7 +93,7 @@ def _lookups(bed: BedSpec) -> Iterable[Requirement]:
 
 
 def _timed(work: Callable[[], object], limit: float) -> float:
-    """How long ``work`` took; ``limit`` if it took longer, without waiting for its end."""
+    """Return how long ``work`` took; ``limit`` if it took longer, without waiting for its end."""
     start = time.monotonic()
 
     def quietly() -> None:

@@ -161,5 +161,5 @@ def bed_status(bed: BedSpec, *, memory: bool = True) -> BedStatus:
 
 
 def _is_listed(node: NodeStatus, wanted: list[str]) -> bool:
-    """Whether to list a node: the spec has it, or a process of it is left."""
+    """Return whether to list a node: the spec has it, or a process of it is left."""
     return node.name in wanted or node.state not in ("dead", "absent") or bool(node.reason)

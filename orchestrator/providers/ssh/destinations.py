@@ -204,7 +204,7 @@ class Proxy:
             )
 
     def error(self) -> ProxyError | None:
-        """Why the program has ended; None while it runs."""
+        """Return why the program has ended; None while it runs."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = self._process.wait(LAST_WORDS_S)
             self._stderr.seek(0)

@@ -43,7 +43,7 @@ class Transport(Protocol):
     def alive(self) -> bool: ...
 
     def is_responding(self, within_s: float) -> bool | None:
-        """Whether the host accepts a new connection; None if that is not known."""
+        """Return whether the host accepts a new connection; None if that is not known."""
 
     def close(self) -> None: ...
 
@@ -135,7 +135,7 @@ class HostConnection(Generic[C]):
 
     @property
     def is_responding(self) -> bool:
-        """Whether the host accepts a new connection although the old one is silent."""
+        """Return whether the host accepts a new connection although the old one is silent."""
         return self._responded_at is not None and time.monotonic() - self._responded_at < RESPONSIVE_S
 
     def request(self, header: Mapping[str, Any], body: bytes, deadline_s: float) -> Response:

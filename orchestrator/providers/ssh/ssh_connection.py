@@ -84,7 +84,7 @@ class Connection:
         return bool(transport and transport.is_active())
 
     def is_responding(self, within_s: float) -> bool | None:
-        """Whether sshd greets a new connection now. None behind a proxy: then it is not known.
+        """Return whether sshd greets a new connection now. None behind a proxy: then it is not known.
 
         ``within_s``: the limit for the connection, and for the greeting.
         """

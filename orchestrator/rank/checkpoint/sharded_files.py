@@ -59,7 +59,7 @@ def read(resume: gang_model.Resume, content: dict[str, Any]) -> None:
 
 
 def world(resume: gang_model.Resume) -> int:
-    """How many ranks wrote the checkpoint."""
+    """Return how many ranks wrote the checkpoint."""
     return int(_manifest(resume)["world"])
 
 

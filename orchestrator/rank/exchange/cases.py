@@ -224,7 +224,7 @@ def _of_elements(item: Item) -> Iterator[str]:
 
 
 def unfit(item: Item, world: int, algorithm: model.Chosen | None) -> Iterator[str]:
-    """Why ``item``, good in itself, cannot be done among ``world`` ranks. ``algorithm`` None: it is no file."""
+    """Yield why ``item``, good in itself, cannot be done among ``world`` ranks. ``algorithm`` None: it is no file."""
     try:
         case = cases([item], world)[0]
     except ValueError as error:

@@ -44,12 +44,12 @@ def plan(schedule: model.Schedule, sizes: Sequence[float] = ()) -> tuple[tuple[R
 
 
 def sends_in_turn(step: model.Step, sizes: Sequence[float]) -> bool:
-    """Whether each message of the step is sent when the one before it has been sent."""
+    """Return whether each message of the step is sent when the one before it has been sent."""
     return step.in_turn and any(_is_large(send, sizes) for send in step.sends)
 
 
 def staged(step: model.Step, recv: model.Recv) -> bool:
-    """Whether a receive goes to scratch first: it is reduced, not contiguous, sent in the same step, or a token."""
+    """Return whether a receive goes to scratch first: it is reduced, not contiguous, sent in the same step, or a token."""
     if recv.reduce or not recv.chunks:
         return True
     first = recv.chunks[0]

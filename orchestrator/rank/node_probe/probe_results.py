@@ -216,7 +216,7 @@ def dram_gb_s(clock_mhz: float, bus_bits: float) -> float | None:
 
 
 def ceiling_by_nvml(node: Node, read: Callable[[Any, Any], tuple[float | None, str]]) -> tuple[float | None, str]:
-    """What ``read`` (pynvml, the handle of the node's GPU) returns: the best value, or None and why it is not known."""
+    """Return what ``read`` (pynvml, the handle of the node's GPU) returns: the best value, or None and why it is not known."""
     import torch
 
     try:

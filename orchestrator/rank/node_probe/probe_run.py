@@ -46,7 +46,7 @@ class Reading:
 
 
 def beside(node: Node, measured: Iterable[Result]) -> Iterator[Result]:
-    """What a probe yields, and then the load of the machine while it ran."""
+    """Yield what a probe yields, and then the load of the machine while it ran."""
     before = read(node.system, time.monotonic())
     yield from measured
     yield from figures(before, read(node.system, time.monotonic()))

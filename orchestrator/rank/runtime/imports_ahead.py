@@ -39,7 +39,7 @@ _LIBRARIES = ("site-packages", "dist-packages")
 
 
 def find_obstacle(gang: gang_model.GangSpec) -> str:
-    """Why nothing is imported ahead for the script of ``gang``; empty if it begins with libraries that are not imported yet."""
+    """Return why nothing is imported ahead for the script of ``gang``; empty if it begins with libraries that are not imported yet."""
     script = isolation.on_node(gang.work_dir, str(gang.params["file"]))
     entries = (gang.environment or os.environ).get("PYTHONPATH", "").split(os.pathsep)
     try:

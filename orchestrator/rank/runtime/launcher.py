@@ -46,7 +46,7 @@ POLL_S, REPORT_S = 0.1, 0.5
 
 
 def find_problems(text: str) -> Iterator[str]:
-    """What is wrong with a launcher as the user names it."""
+    """Yield what is wrong with a launcher as the user names it."""
     try:
         words = shlex.split(KNOWN.get(text, text))
         names = {name for word in words for _, name, _, _ in string.Formatter().parse(word) if name is not None}

@@ -31,7 +31,7 @@ Gap = tuple[float, float, float]
 
 
 def is_gap(elapsed_s: float, cpu_s: float) -> bool:
-    """Whether a process that used so much CPU time in a period did not run in it."""
+    """Return whether a process that used so much CPU time in a period did not run in it."""
     return elapsed_s >= LEAST_S and cpu_s < _RAN * elapsed_s
 
 
@@ -91,7 +91,7 @@ class RunGaps:
                 self._ended.notify_all()
 
     def _is_in_gap(self) -> bool:
-        """Whether the present period is a gap, as far as it has gone."""
+        """Return whether the present period is a gap, as far as it has gone."""
         if self._before is None:
             return False
         gap_s, cpu_s, _ = _differences(self._before, self._now())

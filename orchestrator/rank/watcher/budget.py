@@ -127,11 +127,11 @@ class Budget:
         return self._fields(step_s, each_s)
 
     def _debt_s(self) -> float:
-        """What the watcher has used beyond its share: the first state, and the window after the start, cost more."""
+        """Return what the watcher has used beyond its share: the first state, and the window after the start, cost more."""
         return max(0.0, record.cpu_s() - SHARE * self._total_s)
 
     def _each_step_s(self, n: int) -> float:
-        """What the watcher does at every step, on average since the last choice."""
+        """Return what the watcher does at every step, on average since the last choice."""
         rest_s, steps = record.cpu_s() - self._chosen_s, n - self._n
         used_s, self._rest_s, self._n = rest_s - self._rest_s, rest_s, n
         return max(0.0, used_s / steps)

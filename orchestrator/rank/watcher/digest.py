@@ -124,7 +124,7 @@ def _layout() -> Any:
 
 
 def local_pieces(value: Any) -> list[tuple[Any, Box | None]]:
-    """What this process holds of a tensor, a DTensor or a ShardedTensor. Raises Undigestible."""
+    """Return what this process holds of a tensor, a DTensor or a ShardedTensor. Raises Undigestible."""
     if hasattr(value, "local_shards"):
         shape = tuple(value.size())
         shards = [(shard.tensor, tuple(shard.metadata.shard_offsets)) for shard in value.local_shards()]
@@ -143,13 +143,13 @@ def norm(item: Any) -> float:
 
 
 def is_zero(item: Any) -> bool:
-    """Whether what this process holds of a tensor is known to be 0, or is nothing."""
+    """Return whether what this process holds of a tensor is known to be 0, or is nothing."""
     held = local(item)
     return not held.numel() or (has_floats(held) and not norm(held))
 
 
 def has_floats(item: Any) -> bool:
-    """Whether it is a plain tensor in memory, with common floats."""
+    """Return whether it is a plain tensor in memory, with common floats."""
     import torch
 
     is_plain = type(item) in (torch.Tensor, torch.nn.Parameter) and item.layout is torch.strided

@@ -142,7 +142,7 @@ def _watch_backward(autograd: Any) -> None:
 
 
 def _enter_backward(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the backward pass is observed."""
+    """Return whether the backward pass is observed."""
     is_observed = not steps.is_traced()
     if is_observed:
         _begin_pass(args[0] if args else kwargs.get("tensors"))

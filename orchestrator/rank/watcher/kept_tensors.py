@@ -172,7 +172,7 @@ def _held(known: owner.Owner) -> set[int]:
 
 
 def _name(container: Any) -> str:
-    """How the script calls it: ``ema``, ``ema.shadow``; ``tensors`` where no global name leads to it.
+    """Return how the script calls it: ``ema``, ``ema.shadow``; ``tensors`` where no global name leads to it.
 
     The local names of a function are not read: that would keep what they stand for alive.
     """

@@ -74,7 +74,7 @@ class Owner:
         self._summed = matrices[:: -(-len(matrices) // SUMMED)] if matrices else []
 
     def is_outdated(self, optimizer: Any) -> bool:
-        """Whether the optimizer, which is about to step, is unknown or has other parameters than before."""
+        """Return whether the optimizer, which is about to step, is unknown or has other parameters than before."""
         count = 0
         for group in optimizer.param_groups:
             count += len(group["params"])
@@ -162,7 +162,7 @@ class Owner:
         return [float(group["lr"]).hex() for group in self._groups() if "lr" in group]
 
     def settings(self) -> list[dict[str, str]]:
-        """What else each parameter group states, such as its weight decay: name -> value as text."""
+        """Return what else each parameter group states, such as its weight decay: name -> value as text."""
         groups = self._groups()
         return [{k: str(plain_setting(v)) for k, v in group.items() if _is_setting(k, v)} for group in groups]
 

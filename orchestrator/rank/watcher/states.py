@@ -90,7 +90,7 @@ class States:
         self._last = (time.monotonic(), time.process_time())
 
     def take_moment(self) -> dict[str, Any] | None:
-        """What was known before the step that has just ended, as fields of its line, where no state has it.
+        """Return what was known before the step that has just ended, as fields of its line, where no state has it.
 
         What is as in the moment before is left out.
         """

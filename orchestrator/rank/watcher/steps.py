@@ -150,7 +150,7 @@ class StepGroups:
         return self._sizes[optimizer]
 
     def _replaces(self, optimizer: Any, leader: Any) -> bool:
-        """Whether the script has made ``optimizer`` for the parameters of the leader, of which the watcher knew until now."""
+        """Return whether the script has made ``optimizer`` for the parameters of the leader, of which the watcher knew until now."""
         if self._size(optimizer) < self._size(leader):
             return False
         own = {id(p) for group in optimizer.param_groups for p in group["params"]}
@@ -181,7 +181,7 @@ class StepGroups:
         return False
 
     def _is_part(self, frame: FrameType | None) -> bool:
-        """Whether another ``step()``, or what creates an optimizer's state, calls this frame."""
+        """Return whether another ``step()``, or what creates an optimizer's state, calls this frame."""
         step_code, near = self._step_code, 6
         while frame is not None:
             code = frame.f_code
@@ -192,7 +192,9 @@ class StepGroups:
 
 
 def _creates_states(optimizer: Any) -> bool:
-    """Whether a first step without a backward pass has only gradients of 0, for parameters without a state: libraries make states so."""
+    """Return whether a first step without a backward pass has only gradients of 0, for parameters without a state:
+    libraries make states so.
+    """
     held = [p for group in optimizer.param_groups for p in group["params"] if getattr(p, "grad", None) is not None]
     with digest.undisturbed():
         return bool(held) and all(p not in optimizer.state and digest.is_zero(p.grad) for p in held)

@@ -37,7 +37,7 @@ def _family(kind: type) -> set[type]:
 
 
 def is_left(old: Any, new: Any, modules: Iterable[Any]) -> bool:
-    """Whether a script kept the optimizer ``old`` of a model that it gave up, as that of an earlier fold, and steps ``new``.
+    """Return whether a script kept the optimizer ``old`` of a model that it gave up, as that of an earlier fold, and steps ``new``.
 
     Then no module holds its parameters, which have the shapes of those of ``new``, and some module holds these.
     """

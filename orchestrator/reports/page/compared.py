@@ -71,7 +71,7 @@ def figures(row: comparison.Compared) -> tuple[str, ...]:
 
 
 def notes(compared: comparison.Comparison) -> Iterator[tuple[str, str]]:
-    """What must be known to read the table: label and text."""
+    """Yield what must be known to read the table: label and text."""
     floor = f"{comparison.FLOOR:.0%}"
     yield (
         "note",

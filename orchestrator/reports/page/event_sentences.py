@@ -98,7 +98,7 @@ NOTES: Mapping[str, Sequence[str]] = {
 
 
 def _verified(act: str) -> tuple[str, str]:
-    """What was done, and whether it was verified: with the evidence, and without."""
+    """Return what was done, and whether it was verified: with the evidence, and without."""
     done = f"the fault was {act} on {{node}}; verified: {{verified}}"
     return f"{done} ({{evidence}})", done
 
@@ -132,7 +132,7 @@ _LONGEST = 240
 
 
 def sentence(event: Event) -> str:
-    """What happened, in words; of an event without a template its fields."""
+    """Return what happened, in words; of an event without a template its fields."""
     fields = dict(_fields(event))
     for template in _templates(event):
         if all(name in fields for _, name, _, _ in string.Formatter().parse(template) if name):

@@ -57,7 +57,7 @@ def window(run: views.RunView, spans: Sequence[views.Span]) -> tuple[float, floa
 
 
 def marks(run: views.RunView) -> tuple[Mark, ...]:
-    """Where each fault struck; of one that a failover is due to, where that is counted from."""
+    """Return where each fault struck; of one that a failover is due to, where that is counted from."""
     since = {failover.fault: failover.milestones[0].t for failover in run.failovers if failover.milestones}
     struck = ((fault, since.get(fault.id, fault.began)) for fault in run.faults)
     return tuple(Mark(t=t, text=fault.fault, node=fault.node) for fault, t in struck if t is not None)

@@ -51,7 +51,7 @@ def document(run: Run, file: str) -> Mapping[str, Any]:
 
 
 def command(run: Run) -> str:
-    """How the run was started, as far as the bundle records it."""
+    """Return how the run was started, as far as the bundle records it."""
     arguments = document(run, "bundle.json").get("command", "")
     return shlex.join(map(str, arguments)) if isinstance(arguments, list | tuple) else str(arguments)
 

@@ -207,7 +207,7 @@ def _median(figure: probes.NodeFigure) -> str:
 
 
 def not_probed(run: Run) -> list[str]:
-    """What could not be measured, with the reason and the nodes."""
+    """Return what could not be measured, with the reason and the nodes."""
     return [f"{what}: {why} ({', '.join(nodes)})" for (what, why), nodes in probes.missing(run.history).items()]
 
 

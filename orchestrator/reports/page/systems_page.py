@@ -45,7 +45,7 @@ def rows(columns: Sequence[System]) -> list[tuple[str, ...]]:
 
 
 def notes(columns: Sequence[System]) -> Iterable[str]:
-    """What must be known to read the table."""
+    """Return what must be known to read the table."""
     for column in columns:
         for item in column.returns:
             if item.reason:

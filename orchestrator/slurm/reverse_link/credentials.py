@@ -42,7 +42,7 @@ def new_token(shared: Path, host: str) -> None:
 
 
 def is_token(shared: Path, host: str, token: str) -> bool:
-    """Whether this is the present token of a host; the comparison takes the same time for every wrong token."""
+    """Return whether this is the present token of a host; the comparison takes the same time for every wrong token."""
     if not host or "/" in host or host.startswith("."):
         return False
     try:

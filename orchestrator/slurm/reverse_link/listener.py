@@ -93,7 +93,7 @@ class Listener:
             return self._streams.pop(host)
 
     def rejection(self, host: str) -> str:
-        """Why a peer that named itself so was disconnected last; empty if none was."""
+        """Return why a peer that named itself so was disconnected last; empty if none was."""
         return self._rejections.get(host, "")
 
     def close(self) -> None:
@@ -251,7 +251,7 @@ def _read(links: Path) -> list[dict[str, Any]]:
 
 
 def _is_living(row: Mapping[str, Any]) -> bool:
-    """Whether the command of a row may run: a process of this machine, or a row of another machine that was renewed."""
+    """Return whether the command of a row may run: a process of this machine, or a row of another machine that was renewed."""
     if row.get("machine") != host_facts.machine_id():
         return time.time() - float(row.get("at", 0.0)) < EXPIRED_S
     is_same_boot = row.get("boot") == host_facts.boot_id()

@@ -50,14 +50,14 @@ class Grouped:
         return self.unit == "s"
 
     def worse_than(self, limit: float) -> bool:
-        """Whether it is worse, and by more than ``limit`` (0.05: 5 % of A's median) with its whole interval."""
+        """Return whether it is worse, and by more than ``limit`` (0.05: 5 % of A's median) with its whole interval."""
         if self.verdict not in ("slower", "worse") or self.change is None or self.before is None:
             return False
         least = min(abs(self.change.low), abs(self.change.high))
         return least > limit * self.scale
 
     def is_undecided(self, limit: float) -> bool:
-        """Whether it may be worse by more than ``limit``, though not with its whole interval."""
+        """Return whether it may be worse by more than ``limit``, though not with its whole interval."""
         if self.change is None:
             return True
         most = -self.change.low if self.is_higher_better else self.change.high
@@ -65,7 +65,7 @@ class Grouped:
 
     @property
     def scale(self) -> float:
-        """What a change of 1 is: all of A's median."""
+        """Return what a change of 1 is: all of A's median."""
         return 1.0 if self.is_relative else abs(self.before or 0.0)
 
 

@@ -56,11 +56,11 @@ class Compared:
         return math.inf if self.after else 0.0
 
     def slower_than(self, limit: float) -> bool:
-        """Whether it got slower, and by more than ``limit`` (0.05: 5 %) with its whole interval."""
+        """Return whether it got slower, and by more than ``limit`` (0.05: 5 %) with its whole interval."""
         return self.verdict == "slower" and self.change is not None and self.change.low > limit
 
     def is_undecided(self, limit: float) -> bool:
-        """Whether it may be slower by more than ``limit``, though not with its whole interval, or has too few samples.
+        """Return whether it may be slower by more than ``limit``, though not with its whole interval, or has too few samples.
 
         Single figures, such as a whole run's time, are not judged.
         """

@@ -53,12 +53,12 @@ class Process:
 
     @property
     def is_claimed(self) -> bool:
-        """Whether its steps are known by the script's own word only, as those of an own update loop."""
+        """Return whether its steps are known by the script's own word only, as those of an own update loop."""
         return self.origin is not None
 
     @property
     def resumed(self) -> watch.Claim | None:
-        """What the script says that it resumed from: its last word before its first step."""
+        """Return what the script says that it resumed from: its last word before its first step."""
         first = min((claim.t for claim in self.claims if claim.what == "step"), default=math.inf)
         words = [claim for claim in self.claims if claim.what == "resumed" and claim.n == 0 and claim.t <= first]
         return words[-1] if words else None
@@ -81,12 +81,12 @@ class Process:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether the rank holds a part of the parameters."""
+        """Return whether the rank holds a part of the parameters."""
         return self.owner is not None and self.owner.sharded
 
     @property
     def is_mixed(self) -> bool:
-        """Whether it computes in 16 bits or fewer, as far as it is recorded."""
+        """Return whether it computes in 16 bits or fewer, as far as it is recorded."""
         types = {str(entry[0]) for entry in (self.owner.parameters or {}).values()} if self.owner else set()
         is_short = any(name.rpartition(".")[2].startswith(SHORT) for name in types)
         return is_short or any(step.mixed for step in self.steps.full.values())
@@ -99,16 +99,16 @@ class Process:
 
     @property
     def part(self) -> tuple[int, int]:
-        """Which part of the parameters it holds: its position among its shard group, and the size of that; (0, 1) for all."""
+        """Return which part of the parameters it holds: its position among its shard group, and the size of that; (0, 1) for all."""
         shards = self.owner.shards if self.owner else ()
         return (shards.index(self.rank), len(shards)) if self.rank in shards else (0, 1)
 
     def holds_same_as(self, other: Process) -> bool:
-        """Whether both hold the same part of the parameters, as a rank and its replicas do."""
+        """Return whether both hold the same part of the parameters, as a rank and its replicas do."""
         return self.part == other.part and self.is_sharded == other.is_sharded
 
     def unobserved(self, what: str) -> str:
-        """Why the watcher could not observe a part of the job; empty if it could."""
+        """Return why the watcher could not observe a part of the job; empty if it could."""
         reasons = [line.why for line in self.file.of(watch.NotObserved) if line.what == what]
         reasons += [line.error for line in self.file.of(watch.Problem) if what in line.where]
         return next(iter(reasons), "")
@@ -222,14 +222,14 @@ def attempts(run: Run) -> tuple[Attempt, ...]:
 
 
 def _is_unreturned(run: Run, newest: Iterable[watch.WatchFile]) -> bool:
-    """Whether the job's own launcher was to recover from a loss, and no process began after it."""
+    """Return whether the job's own launcher was to recover from a loss, and no process began after it."""
     losses = [event.at.wall for event in run.history.of(RecoveryReplaced)]
     starts = [file.begin.wall for file in newest if file.begin]
     return bool(losses) and bool(starts) and max(starts) < max(losses)
 
 
 def _is_untrained_restart(files: Iterable[watch.WatchFile], newest: Collection[watch.WatchFile]) -> bool:
-    """Whether the script began again after a rank was killed, and no rank trained."""
+    """Return whether the script began again after a rank was killed, and no rank trained."""
     programs = {file.begin.argv0 for file in newest if file.begin}
     last = max(map(_last_wall, newest), default=math.inf)
     later = (file.begin for file in files if file.begin and file.begin.wall > last)
@@ -237,7 +237,7 @@ def _is_untrained_restart(files: Iterable[watch.WatchFile], newest: Collection[w
 
 
 def replica_groups(files: Iterable[watch.WatchFile]) -> str:
-    """Why the processes are not one world of ranks: several with the same rank train at the same time. Empty if they are."""
+    """Return why the processes are not one world of ranks: several with the same rank train at the same time. Empty if they are."""
     by_rank: dict[tuple[str, int, int], list[watch.WatchFile]] = {}
     for file in filter(_trained, files):
         by_rank.setdefault((_job(file), file.attempt, file.rank), []).append(file)
@@ -254,7 +254,7 @@ def replica_groups(files: Iterable[watch.WatchFile]) -> str:
 
 
 def _is_next(file: watch.WatchFile, group: Mapping[int, watch.WatchFile]) -> bool:
-    """Whether a process belongs to a later start of the job than those of ``group``: it began when one of them had ended.
+    """Return whether a process belongs to a later start of the job than those of ``group``: it began when one of them had ended.
 
     Their restart counts do not tell: where torchrun replaces a node, the new agent counts from 0 again.
     """
@@ -368,7 +368,7 @@ def _expected(trained: Iterable[watch.WatchFile], idle: Iterable[watch.WatchFile
 
 
 def _reason(rank: int, file: watch.WatchFile | None, gang: Gang | None, *, was_watched: bool) -> str:
-    """Why a rank has no record of its training. ``was_watched``: it had one in another start of its launcher."""
+    """Return why a rank has no record of its training. ``was_watched``: it had one in another start of its launcher."""
     node = file.node if file else gang.ranks.get(rank, "") if gang else ""
     name = f"rank {rank} ({node})" if node else f"rank {rank}"
     if file is None and was_watched:
@@ -453,7 +453,7 @@ def _generators(file: watch.WatchFile) -> Mapping[int, Mapping[str, str | None]]
 
 
 def _moments(file: watch.WatchFile, follow: Callable[[watch.Step, M], M], known: M) -> dict[int, M]:
-    """What each step that has a moment began with: it follows from the moment before."""
+    """Return what each step that has a moment began with: it follows from the moment before."""
     result: dict[int, M] = {}
     for step in file.of(watch.Step):
         if step.rng is not None:

@@ -37,7 +37,7 @@ def systems(runs: Iterable[tuple[str, Run]]) -> tuple[System, ...]:
 
 
 def jobs_differ(columns: Sequence[System]) -> bool:
-    """Whether the runs are of different jobs: then their figures are not those of one job under several systems."""
+    """Return whether the runs are of different jobs: then their figures are not those of one job under several systems."""
     return len({(column.job, column.workers) for column in columns}) > 1
 
 

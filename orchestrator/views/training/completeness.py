@@ -63,7 +63,7 @@ def rows(lines: Lineage, resumption: Resumption, twin: Twin | None = None) -> tu
 
 
 def _of_other_step(lines: Lineage, resumption: Resumption, process: Process, start: watch.State) -> str:
-    """How an optimizer that is not that of the weights' step is named, if the step that it is of was recorded."""
+    """Return how an optimizer that is not that of the weights' step is named, if the step that it is of was recorded."""
     steps = [
         lines.bases[old.index] + n
         for old in lines.earlier(resumption.attempt)
@@ -292,7 +292,7 @@ def _moment(
 
 
 def _is_replica(other: Process, process: Process, old: Attempt) -> bool:
-    """Whether ``other`` held in ``old`` what the rank of ``process`` did. Stages of a pipeline differ as they begin."""
+    """Return whether ``other`` held in ``old`` what the rank of ``process`` did. Stages of a pipeline differ as they begin."""
     own = old.ranks.get(process.rank)
     starts = [p.states[0].weights for p in (own, other) if p is not None and 0 in p.states]
     differ = len({weights for weights in starts if weights is not None}) > 1
@@ -350,7 +350,7 @@ def _unobserved_copy(resumption: Resumption, *states: watch.State) -> str:
 
 
 def _begins_whole(process: Process) -> bool:
-    """Whether its first step has as many backward passes as the next one: an accumulation began anew."""
+    """Return whether its first step has as many backward passes as the next one: an accumulation began anew."""
     first, second = process.steps.get(1), process.steps.get(2)
     return first is not None and second is not None and first.passes >= second.passes
 
@@ -426,7 +426,7 @@ def _optimizer_total(states: Sequence[watch.State]) -> dict[str, str | None] | N
 
 
 def _is_never_drawn(lines: Lineage, attempt: Attempt, process: Process) -> bool:
-    """Whether no step of the rank, in this attempt or the one before, drew from a generator, as far as that is known."""
+    """Return whether no step of the rank, in this attempt or the one before, drew from a generator, as far as that is known."""
     old = next((a.ranks.get(process.rank) for a in reversed(lines.earlier(attempt)) if a.world == attempt.world), None)
     known = [item for item in (old, process) if item is not None]
     names = {name for item in known for prints in item.rngs.values() for name in prints}

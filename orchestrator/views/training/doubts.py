@@ -154,7 +154,9 @@ def unobserved(attempts: Iterable[Attempt], what: str) -> Iterator[Finding]:
 
 
 def why_unreached(run: Run, fault: FaultPlan) -> str:
-    """Why a fault that waits for a checkpoint was not reached: what the ranks did, and what to do next; empty if that is not known."""
+    """Return why a fault that waits for a checkpoint was not reached: what the ranks did, and what to do next;
+    empty if that is not known.
+    """
     files = tuple(run.files.watch())
     if fault.at.phase in SAVE_PHASES:
         return _of_phase(run, fault, files)

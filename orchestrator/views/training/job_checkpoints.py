@@ -84,7 +84,7 @@ class Checkpoint:
 
     @property
     def is_dated(self) -> bool:
-        """Whether it is known after which step its weights were those of the job."""
+        """Return whether it is known after which step its weights were those of the job."""
         return all(write.is_dated for write in self.writes if write.holds_weights)
 
     @property
@@ -122,7 +122,7 @@ def usable(earlier: Sequence[Attempt], attempt: Attempt, damage: Sequence[Damage
 
 
 def lack(checkpoint: Checkpoint, attempt: Attempt) -> str:
-    """Why ``attempt`` could not load a checkpoint that had been committed: when a rank read another one in the same directory, a
+    """Return why ``attempt`` could not load a checkpoint that had been committed: when a rank read another one in the same directory, a
     file of it was not there or had another size. Empty if nothing is known to have changed.
     """
     loads = [load for process in attempt.ranks.values() for load in process.loads if load.folder is not None]
@@ -187,7 +187,7 @@ def damages(history: History) -> tuple[Damage, ...]:
 
 
 def _is_damaged(checkpoint: Checkpoint, damage: Sequence[Damage]) -> bool:
-    """Whether a file of it, or in its directory, was damaged after it was committed."""
+    """Return whether a file of it, or in its directory, was damaged after it was committed."""
     return any(
         (item.path == write.path or item.path.startswith(f"{write.path}/"))
         and (item.began is None or write.committed.t <= item.began)
@@ -237,7 +237,7 @@ def part_of(saved: watch.Saved | watch.Load | None) -> str:
 
 
 def sum_of(parts: Mapping[str, M], weights: str | None) -> tuple[M, ...]:
-    """What two or more of these digests stand for that add up to ``weights``; empty if none do."""
+    """Return what two or more of these digests stand for that add up to ``weights``; empty if none do."""
     known = sorted(parts)[-MOST_PARTS:]
     sets = (chosen for size in range(2, len(known) + 1) for chosen in itertools.combinations(known, size))
     return next((tuple(map(parts.__getitem__, chosen)) for chosen in sets if add(chosen) == weights), ())

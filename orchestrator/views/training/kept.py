@@ -127,13 +127,13 @@ def final_digests(lines: Lineage) -> dict[str, Mapping[str, str | None]]:
 
 
 def _is_whole(steps: Steps, n: int) -> bool:
-    """Whether the loss of a step compares: the first one of a GAN has the passes of one network."""
+    """Return whether the loss of a step compares: the first one of a GAN has the passes of one network."""
     following = steps.get(n + 1) if n <= 2 else None
     return following is None or following.passes == steps[n].passes
 
 
 def _saved_keys(checkpoint: Checkpoint) -> dict[str, str]:
-    """What each rank saved, key by key; random generators are judged by themselves, and numbers in names of files are left out."""
+    """Return what each rank saved, key by key; random generators are judged by themselves, and numbers in names of files are left out."""
     keys: dict[str, str] = {}
     for write in checkpoint.writes:
         if write.saved is None or write.committed is None or not checkpoint.is_dated:
@@ -155,7 +155,7 @@ def restarts_shown(facts: KeptFacts, control: Control | None) -> tuple[int, ...]
 
 
 def repeats(twin: Twin, facts: KeptFacts) -> bool:
-    """Whether the job computed the same in the run and its reference, bit by bit, until something was lost; some of it is known."""
+    """Return whether the job computed the same in the run and its reference, bit by bit, until something was lost; some of it is known."""
     return {is_equal for *_, is_equal in _undisturbed(twin, facts)} == {True}
 
 

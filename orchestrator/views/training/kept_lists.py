@@ -28,7 +28,7 @@ def of_script(state: watch.State) -> dict[str, str]:
 
 
 def are_as_in(own: Mapping[str, str], other: Mapping[str, str], rounding: float | None) -> bool:
-    """Whether a state after a search has all lists of another run's, and no others that changed since the search before."""
+    """Return whether a state after a search has all lists of another run's, and no others that changed since the search before."""
     changed, theirs = ({value for key, value in lists.items() if key != AGAIN} for lists in (own, other))
     still, as_still = ({*lists.get(AGAIN, "").split("; ")} - {""} for lists in (own, other))
     pairs = [*((value, theirs) for value in changed), *((value, changed | still) for value in theirs | as_still)]
@@ -49,7 +49,7 @@ def compared(before: watch.State | None, after: watch.State | None) -> dict[str,
 
 
 def is_near(value: str, known: Iterable[str], rounding: float | None) -> bool | None:
-    """Whether tensors that a script keeps are those of another attempt but for ``rounding``; None where sums are not known."""
+    """Return whether tensors that a script keeps are those of another attempt but for ``rounding``; None where sums are not known."""
     distances = [distance([*map(int, value.split()[1:])], [*map(int, other.split()[1:])]) for other in known]
     nearest = min((distance for distance in distances if distance is not None), default=None)
     return None if rounding is None or nearest is None else nearest <= TIMES * rounding

@@ -67,7 +67,7 @@ class Replay:
 
     @property
     def has_close_losses(self) -> bool:
-        """Whether the losses are those of the same weights and batch; also where one is not known."""
+        """Return whether the losses are those of the same weights and batch; also where one is not known."""
         before, after = self.losses or (0.0, 0.0)
         return abs(after - before) <= (FORWARD_MIXED if self.is_mixed else FORWARD) * max(
             abs(before), abs(after), SMALL
@@ -173,7 +173,7 @@ def _replay(step: Step, before: tuple[Attempt, Process, int], after: tuple[Attem
 
 
 def _are_near(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> bool | None:
-    """Whether rows of inputs are those of another execution with noise added, by their correlation without what all rows share.
+    """Return whether rows of inputs are those of another execution with noise added, by their correlation without what all rows share.
 
     None where too few numbers are known.
     """
@@ -209,7 +209,7 @@ def _same_copies(before: watch.State | None, after: watch.State | None) -> bool 
 
 
 def _same_states(other: Process, m: int, process: Process, n: int) -> bool | None:
-    """Whether weights, optimizer and random generators of two moments are equal; None where one of them is not known."""
+    """Return whether weights, optimizer and random generators of two moments are equal; None where one of them is not known."""
     before, after = other.states.get(m), process.states.get(n)
     if before is None or after is None or not before.weights or before.optimizer is None or after.optimizer is None:
         return None

@@ -102,7 +102,7 @@ def _undigested(known: Sequence[Attempt], *, is_start: bool) -> Iterator[str]:
 
 
 def _independence(known: Sequence[Attempt], group: tuple[int, ...]) -> str:
-    """Why ranks with equal weights at the start may train on their own: as in local SGD, or in a job without collectives.
+    """Return why ranks with equal weights at the start may train on their own: as in local SGD, or in a job without collectives.
 
     They differ in the first state that was compared after the start, or they become equal again after they differed, which
     weights that were corrupted do not.

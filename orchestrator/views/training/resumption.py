@@ -54,7 +54,7 @@ class RankResume:
 
     @property
     def is_from_memory(self) -> bool:
-        """Whether no rank of the attempt read a file."""
+        """Return whether no rank of the attempt read a file."""
         return self.source.startswith("memory")
 
 
@@ -119,7 +119,7 @@ class Lineage:
         return self._sizes(known[-1])[1:] if known else ()
 
     def have_same_sizes(self, first: Attempt, second: Attempt, step: Step) -> bool:
-        """Whether the same numbers of ranks led to ``step`` in both attempts. Both began from a known step."""
+        """Return whether the same numbers of ranks led to ``step`` in both attempts. Both began from a known step."""
         own, other = ([size for size in self._sizes(item) if size[0] < step] for item in (first, second))
         return own == other
 
@@ -136,7 +136,7 @@ class Lineage:
 
 
 def lineage(known: Sequence[Attempt], damage: Sequence[Damage] = ()) -> Lineage:
-    """Where every attempt resumed from; the first begins at step 0. ``damage``: files that planned faults damaged."""
+    """Return where every attempt resumed from; the first begins at step 0. ``damage``: files that planned faults damaged."""
     result = Lineage(attempts=tuple(known), bases={0: 0} if known else {})
     for attempt in known[1:]:
         resumption = _resumption(attempt, result, damage)
@@ -188,7 +188,7 @@ def _source(
     process: Process, rank: RankResume, attempt: Attempt, before: Lineage,
     left: Sequence[tuple[Checkpoint, Step]],
 ) -> str:  # fmt: skip
-    """Where the weights of a step that a rank has by digest come from: its file, another rank, or memory of its peers.
+    """Return where the weights of a step that a rank has by digest come from: its file, another rank, or memory of its peers.
 
     Memory is a source only where every load was observed, and none read a file.
     """
@@ -219,7 +219,7 @@ def _by_claim(rank: RankResume, process: Process, counted: Numbering) -> RankRes
 
 
 def _is_late(checkpoint: Checkpoint, attempt: Attempt, before: Lineage) -> bool:
-    """Whether a rank of the attempt that made it committed it after this one began, as a rank does that was taken for dead."""
+    """Return whether a rank of the attempt that made it committed it after this one began, as a rank does that was taken for dead."""
     writers = before.attempts[checkpoint.attempt].ranks
     begins: dict[str, float] = {}
     for begin in (process.file.begin for process in attempt.ranks.values()):
@@ -333,7 +333,7 @@ def _by_state(
 def _unsaved_contents(
     process: Process, start: watch.State, loaded: frozenset[Step], left: Sequence[tuple[Checkpoint, Step]]
 ) -> str:
-    """How a file that holds other weights than were saved is named, if the process trains with what it read; else empty."""
+    """Return how a file that holds other weights than were saved is named, if the process trains with what it read; else empty."""
     path = next((load.path for load in process.loads if not load.error and load.weights == start.weights), None)
     if path is None:
         return ""
@@ -345,7 +345,7 @@ def _unsaved_contents(
 
 
 def _has_other_files(earlier: Sequence[Attempt]) -> bool:
-    """Whether a writer that the watcher does not know saved files: what reads them is not known either."""
+    """Return whether a writer that the watcher does not know saved files: what reads them is not known either."""
     known = {path for attempt in earlier for checkpoint in checkpoints(attempt) for path in checkpoint.paths}
     processes = (process for attempt in earlier for process in attempt.ranks.values())
     saves = (save for process in processes for save in process.file.of(watch.Save))
@@ -398,7 +398,7 @@ def _loaded(process: Process, start: watch.State | None, left: Sequence[tuple[Ch
 
 
 def _has_states(load: watch.Load, checkpoint: Checkpoint) -> bool:
-    """Whether the load gave the states of the optimizer that a rank saved in this checkpoint.
+    """Return whether the load gave the states of the optimizer that a rank saved in this checkpoint.
 
     A rank that dies soon after a save does not know its SHA-256, and a job may load the optimizer without the weights.
     """
@@ -451,7 +451,7 @@ def _states(
 
 
 def _is_exact(loaded: frozenset[Step], before: Lineage, left: Sequence[tuple[Checkpoint, Step]]) -> bool | None:
-    """Whether the loaded checkpoints hold the weights bit by bit, as states of their steps show, or else those of all checkpoints.
+    """Return whether the loaded checkpoints hold the weights bit by bit, as states of their steps show, or else those of all checkpoints.
 
     None if no state of such a step was recorded.
     """
@@ -465,7 +465,7 @@ def _is_exact(loaded: frozenset[Step], before: Lineage, left: Sequence[tuple[Che
 
 
 def _is_copy(checkpoint: Checkpoint, before: Lineage) -> bool:
-    """Whether it holds other weights than the job had as it was saved: a copy of an earlier moment, or an average."""
+    """Return whether it holds other weights than the job had as it was saved: a copy of an earlier moment, or an average."""
     digests = _digests_at(before.attempts[checkpoint.attempt], checkpoint.n)
     return bool(digests) and not checkpoint.weights & digests
 

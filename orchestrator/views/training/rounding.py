@@ -27,7 +27,7 @@ JUMP = 100.0
 
 
 def is_mixed(attempts: Iterable[Attempt]) -> bool:
-    """Whether a rank computes in 16 bits or fewer, as far as it is recorded."""
+    """Return whether a rank computes in 16 bits or fewer, as far as it is recorded."""
     return any(process.is_mixed for attempt in attempts for process in attempt.ranks.values())
 
 
@@ -64,7 +64,7 @@ def _moved(shares: Mapping[Step, float | None], least: float) -> tuple[Step, str
 
 
 def unexplained(replays: Iterable[Replay], least: float, *, repeats: bool) -> str:
-    """Why the differences of redone steps are no rounding; empty if they may be.
+    """Return why the differences of redone steps are no rounding; empty if they may be.
 
     ``repeats``: the job is known to repeat its own steps, bit by bit, while it is not restarted.
     """
@@ -97,7 +97,7 @@ def _shares(own: Mapping[str, str], other: Mapping[str, str], base: Step) -> dic
 
 
 def is_as_restarted(facts: KeptFacts, twin: Twin | None, least: float) -> bool | None:
-    """Whether each rank computed what the restart control did, bit by bit or but for sums in another order.
+    """Return whether each rank computed what the restart control did, bit by bit or but for sums in another order.
 
     That both differ from the twin by no more is shown by the moves of their weights: the memory of a process decides some sums. None
     where that is not known: no control, another step, or no digest of weights after it that both recorded on some rank.
@@ -117,7 +117,7 @@ def is_as_restarted(facts: KeptFacts, twin: Twin | None, least: float) -> bool |
 
 
 def _is_rounded(facts: KeptFacts | Control, twin: Twin, least: float, starts: tuple[Step, ...]) -> bool:
-    """Whether it is known that some weights or states of the optimizer differ from the twin's, and nothing by more than rounding."""
+    """Return whether it is known that some weights or states of the optimizer differ from the twin's, and nothing by more than rounding."""
     parts = set[str]()
     for rank, own in facts.digests.items():
         other = twin.digests.get(rank, {})

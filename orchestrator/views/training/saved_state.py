@@ -225,7 +225,7 @@ def restored_parts(lines: Lineage) -> dict[str, tuple[str, str]]:
 
 
 def kept_random_states(lines: Lineage) -> bool:
-    """Whether each resumption is known to have had its random states, or to need none."""
+    """Return whether each resumption is known to have had its random states, or to need none."""
     every = [worst(all_rows(lines, resumption)).get("RNG") for resumption in lines.resumptions]
     return all(row is not None and row.result in ("pass", "not applicable") for row in every)
 
@@ -233,7 +233,7 @@ def kept_random_states(lines: Lineage) -> bool:
 def put_back(
     lines: Lineage, facts: KeptFacts, twin: Twin | None, may_lose: Collection[str] = ()
 ) -> tuple[Result, str, str]:
-    """Whether a restarted reference that had its random states put back equals the undisturbed run.
+    """Return whether a restarted reference that had its random states put back equals the undisturbed run.
 
     The reason, and the part that differs, if one is known to. ``may_lose``: parts that it may lack; without its data position it
     computes something else.
@@ -273,7 +273,7 @@ def not_drawn(data: Row, lines: Lineage, facts: KeptFacts, twin: Twin | None) ->
 
 
 def random_states_aside(result: Result, why: str) -> str:
-    """What ``put_back`` says of everything but random states, in words."""
+    """Return what ``put_back`` says of everything but random states, in words."""
     if result == "unknown":
         return f"{ASIDE}, and what else differs is not known: they could not be put back ({why})"
     return f"with random states put back, {why}"

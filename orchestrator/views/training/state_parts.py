@@ -221,7 +221,7 @@ def _scheduler(pair: Pair) -> tuple[Result, str]:
 
 
 def _is_scheduled(pair: Pair) -> bool:
-    """Whether the learning rates of the rank change."""
+    """Return whether the learning rates of the rank change."""
     return len({rates for process in pair.every for rates in process.rates.values()}) > 1
 
 
@@ -340,14 +340,14 @@ def _accumulated_gradients(pair: Pair) -> tuple[Result, str]:
 
 
 def _have_close_norms(own: Sequence[float], other: Sequence[float]) -> bool | None:
-    """Whether two lists of norms differ by no more than sums in another order; None where they are not comparable."""
+    """Return whether two lists of norms differ by no more than sums in another order; None where they are not comparable."""
     bound = GRADIENTS * max((*own, *other), default=0.0)
     is_known = bool(own) and len(own) == len(other)
     return all(abs(a - b) <= bound for a, b in zip(own, other, strict=True)) if is_known else None
 
 
 def _other_state(pair: Pair) -> tuple[Result, str]:
-    """What the job keeps outside of all other parts shows in the loss of a step that began with the same state and batch.
+    """Compare the state that the job keeps outside of all other parts. The loss of a step with the same state and batch shows it.
 
     A momentum of its own in the gradients of the first step, also where the rate is so small that no bit of the weights shows it.
     """
@@ -366,7 +366,7 @@ def _other_state(pair: Pair) -> tuple[Result, str]:
 
 
 def _has_same_start(pair: Pair) -> bool:
-    """Whether all that a loss follows from, apart from the batch, is known to be as before, or not in use."""
+    """Return whether all that a loss follows from, apart from the batch, is known to be as before, or not in use."""
     parts = ("weights", "buffers", "copies of the model", "RNG")
     return all(COMPARE[part](pair)[0] in ("pass", "not applicable") for part in parts)
 
@@ -397,7 +397,7 @@ def by_batches(repeated: tuple[Replay, ...], *, is_random: bool = True) -> tuple
 
 
 def _replayed(repeated: tuple[Replay, ...], least: int = 1) -> bool:
-    """Whether at least so many steps were executed again, and all came out as before."""
+    """Return whether at least so many steps were executed again, and all came out as before."""
     return len(repeated) >= least and all(replay.is_equal for replay in repeated)
 
 

@@ -56,7 +56,7 @@ def _offset(process: Process) -> int:
 def contradiction(
     process: Process, steps: frozenset[int], how: str, counted: Numbering, known: Iterable[tuple[Checkpoint, int]]
 ) -> str:
-    """Why what the script says it resumed from cannot be true; empty if it can. ``steps``: by its weights, ``how`` they are known.
+    """Return why what the script says it resumed from cannot be true; empty if it can. ``steps``: by its weights, ``how`` they are known.
 
     ``known``: checkpoints with their step, to recognise the file that the script names.
     """
@@ -78,7 +78,7 @@ def contradiction(
 def is_older(
     steps: frozenset[int], claim: int | None, checkpoint: Checkpoint, step: int, counted: Numbering
 ) -> bool | None:
-    """Whether a rank resumed from an older state than a checkpoint that was reported after ``step``; None if it is not known.
+    """Return whether a rank resumed from an older state than a checkpoint that was reported after ``step``; None if it is not known.
 
     ``steps``: that it resumed from; ``claim``: the number that the script says it resumed from. An upload may be reported late,
     so ``step`` is only an upper bound; two numbers of the script compare by themselves.

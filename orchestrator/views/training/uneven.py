@@ -106,7 +106,7 @@ def _saves(file: watch.WatchFile) -> _Saves:
 
 
 def _is_uneven(saves: Mapping[int, _Saves]) -> bool:
-    """Whether two ranks save a file of the same name, and never after the same number of steps."""
+    """Return whether two ranks save a file of the same name, and never after the same number of steps."""
     return any(
         all(a != b for a, b in zip(first[name], second[name], strict=False))
         for first, second in itertools.combinations(saves.values(), 2)

@@ -70,7 +70,7 @@ def check(params: Params) -> list[str]:
 
 
 def fits(params: Params, world: int) -> list[str]:
-    """Why ``world`` ranks cannot run with these values, which are valid in themselves."""
+    """Return why ``world`` ranks cannot run with these values, which are valid in themselves."""
     problems = [
         _named(problem) for item in items(params, world) for problem in algorithm_choice.infeasible(item, world)
     ]

@@ -61,7 +61,7 @@ def check(params: Params) -> list[str]:
 
 
 def fits(params: Params, world: int) -> list[str]:
-    """Why ``world`` ranks cannot run with these values, which are valid in themselves."""
+    """Return why ``world`` ranks cannot run with these values, which are valid in themselves."""
     return [
         f"items: item {index}: {problem}"
         for index, item in enumerate(items(params))
@@ -150,7 +150,7 @@ def _groups(groups: Any) -> str:
 
 
 def _is_dependency(pair: Any) -> bool:
-    """Whether it is [places back, ms]."""
+    """Return whether it is [places back, ms]."""
     is_pair = isinstance(pair, list | tuple) and len(pair) == 2 and all(map(_is_number, pair))
     return is_pair and isinstance(pair[0], int)
 

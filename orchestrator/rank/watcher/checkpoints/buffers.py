@@ -37,7 +37,7 @@ class Buffers:
             self._waiting.popitem(last=False)
 
     def waiting(self) -> int:
-        """How many buffers are held."""
+        """Return how many buffers are held."""
         return len(self._waiting)
 
     def move(self, source: str, target: str) -> None:

@@ -45,7 +45,7 @@ def _stamp_of(status: os.stat_result) -> tuple[int, int, int]:
 
 
 def is_on_network(path: str) -> bool:
-    """Whether the file system may keep a deleted file that is open in its directory, as NFS does; True if that is not known."""
+    """Return whether the file system may keep a deleted file that is open in its directory, as NFS does; True if that is not known."""
     try:
         return not _is_local(os.stat(path).st_dev)
     except OSError:
@@ -197,7 +197,7 @@ class SharedHashes:
         self._is_shared = False
 
     def delay_s(self, path: str) -> float:
-        """How long to wait before this node computes the hash of a file: not at all for those of its share."""
+        """Return how long to wait before this node computes the hash of a file: not at all for those of its share."""
         is_own = zlib.crc32(os.fsencode(path)) % self._nodes == self._node
         return 0.0 if is_own or not self._is_shared else WAIT_S
 

@@ -39,7 +39,9 @@ def _place(name: str) -> tuple[str, str]:
 
 
 def _holds(saved: Sequence[Any], item: Any) -> bool:
-    """Whether tensors have as many elements as a parameter, and every row of it that this process holds; if it holds all, no other."""
+    """Return whether tensors have as many elements as a parameter, and every row of it that this process holds;
+    if it holds all, no other.
+    """
     is_known = {item.dtype} == {x.dtype for x in saved} and sum(x.numel() for x in saved) == item.numel()
     held = [digest.local(x) for x in (*saved, item)]
     if not is_known or not all(x.dim() and (not x.numel() or digest.has_floats(x)) for x in held):

@@ -19,7 +19,7 @@ UNREAD = ("cupy", "mxnet", "nvidia.dali", "paddle", "tensorflow")
 
 
 def is_generator(path: str, value: Any) -> bool:
-    """Whether a tensor is the state of a torch generator: bytes, of the CPU's size or by a name that says so."""
+    """Return whether a tensor is the state of a torch generator: bytes, of the CPU's size or by a name that says so."""
     if getattr(value, "dtype", None) is not sys.modules["torch"].uint8 or value.dim() != 1:
         return False
     return bool(

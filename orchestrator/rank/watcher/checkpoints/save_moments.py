@@ -46,7 +46,7 @@ class SaveMoments:
             self.path = ""
 
     def is_new(self) -> bool:
-        """Whether a rank has begun to save since the last call. It costs one ``stat``."""
+        """Return whether a rank has begun to save since the last call. It costs one ``stat``."""
         if not self.path:
             return False
         before, self._size = self._size, self._read()

@@ -89,7 +89,7 @@ class Contents:
         self._group: Owner | None = None
 
     def is_empty(self) -> bool:
-        """Whether nothing of a training job was recognised."""
+        """Return whether nothing of a training job was recognised."""
         return not (self.mappings or self.optimizers)
 
     def read(self, value: Any, path: str = "", depth: int = 0) -> None:
@@ -300,7 +300,7 @@ def recognise(value: Any) -> Contents:
 
 
 def _attributes(value: Any) -> Any:
-    """What is pickled of an object of a job's own class that is saved as a whole; any other value itself."""
+    """Return what is pickled of an object of a job's own class that is saved as a whole; any other value itself."""
     is_known = isinstance(value, (Mapping, list, tuple, type)) or is_tensor(value) or plain(value) is not value
     pickling = (getattr(type(value), name, None) for name in ("__getstate__", "__reduce__", "__reduce_ex__"))
     has_own_state = any(isinstance(method, FunctionType) for method in pickling)
@@ -341,7 +341,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def is_optimizer_state(value: Mapping[Any, Any]) -> bool:
-    """Whether this is an optimizer's ``state_dict()``, by index or by name."""
+    """Return whether this is an optimizer's ``state_dict()``, by index or by name."""
     return isinstance(value.get("state"), Mapping) and isinstance(value.get("param_groups"), (list, tuple))
 
 
@@ -486,7 +486,7 @@ def _split_parameters(saved: fused_names.Tensors) -> Iterator[tuple[str, Any]]:
 
 
 def _shared(parts: Mapping[str, Part], owner: Owner) -> int:
-    """How many parts lie at addresses of the owner's parameters: a live model, not a copy of it."""
+    """Return how many parts lie at addresses of the owner's parameters: a live model, not a copy of it."""
     return len({item.pointer for item in parts.values()} & set(owner.pointers))
 
 

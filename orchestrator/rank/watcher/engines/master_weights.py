@@ -179,7 +179,7 @@ def _shards(optimizer: Any) -> Iterator[Tensor]:
 
 
 def _parallel_reason(shards: int) -> str | None:
-    """Why there is no digest: ranks of a model-parallel group hold parts of the model under the same names."""
+    """Return why there is no digest: ranks of a model-parallel group hold parts of the model under the same names."""
     state = sys.modules.get("megatron.core.parallel_state")
     is_initialised = state is not None and state.model_parallel_is_initialized()
     sizes = [

@@ -48,7 +48,9 @@ class Hold:
         return step == self.step or (self.is_late and step > self.step and self._costs_steps(step))
 
     def _costs_steps(self, step: int) -> bool:
-        """Whether a fault in ``step``, past the step of the order, makes the job train steps again: a checkpoint may just be written."""
+        """Return whether a fault in ``step``, past the step of the order, makes the job train steps again:
+        a checkpoint may just be written.
+        """
         if self._saves_every < 1:
             return True
         return (step - self._saved_at) % self._saves_every >= min(self.step - self._saved_at, REDONE)
@@ -118,7 +120,7 @@ class Holds:
         return acts.perform(act, self._directory, self._worker.orders)
 
     def _claim(self, hold: Hold) -> bool:
-        """Whether no earlier process of this attempt was held for it: a launcher starts its workers with the same holds again."""
+        """Return whether no earlier process of this attempt was held for it: a launcher starts its workers with the same holds again."""
         path = Path(self._directory) / f"held-{hold.id.replace(os.sep, '_')}-r{hold.rank}"
         try:
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))

@@ -60,7 +60,9 @@ class Losses:
 
 
 def _changes_types(function: Any) -> bool:
-    """Whether a graph of autograd casts tensors, as under autocast. Its first nodes show it: autocast casts the weights of each layer."""
+    """Return whether a graph of autograd casts tensors, as under autocast. Its first nodes show it:
+    autocast casts the weights of each layer.
+    """
     pending, visited = [function], set[Any]()
     while pending and len(visited) < GRAPH:
         node = pending.pop()
