@@ -199,7 +199,10 @@ def _links(
     probed: Mapping[Ends, Direction],
     setting: Setting,
 ) -> Iterable[SlowLink]:
-    """Yield what the cases and the probe show of each link; the probe counts as one case. Nodes of one host without shaped links have no link between them."""
+    """Yield what the cases and the probe show of each link; the probe counts as one case.
+
+    Nodes of one host without shaped links have no link between them.
+    """
     total_s = sum(times.total_s for times in links.values()) or 1.0  # a bundle may claim that no time passed
     betas = [direction.beta for direction in setting.link.directions if direction.beta and not direction.is_internal]
     for link, change in sorted(changes.items()):

@@ -73,7 +73,7 @@ def _waiting(findings: Sequence[Judged]) -> list[Judged]:
 
 
 def _exit(outcome: str, rows: Sequence[Row]) -> int:
-    """Return the exit code. What the infrastructure broke cannot be judged, and comes first, as for `ccbed run`. A warning alone is no failure."""
+    """Return the exit code. What the infrastructure broke cannot be judged, and comes first. A warning alone is no failure."""
     codes = {"fail": errors.EXIT_FINDING, "unknown": errors.EXIT_UNKNOWN}
     return night_rows.worst((night_rows.exit_code(rows), codes.get(outcome, errors.EXIT_PASS)))
 
