@@ -61,8 +61,6 @@ KNOWN = {
     "NVIDIA H200": ("memory device triad", "GB/s", 4140.0),
     "NVIDIA A100-SXM4-80GB": ("gemm float16", "TFLOP/s", 252.0),
     "NVIDIA A100-SXM4-40GB": ("copy to device", "GB/s", 24.6),
-    "NVIDIA H100 PCIe": ("copy to device", "GB/s", 50.0),
-    "NVIDIA L40S": ("copy to device", "GB/s", 25.1),
 }
 
 
