@@ -224,7 +224,10 @@ def limited_hosts(session: sessions.Session, bed: BedSpec, limit: Sequence[str])
     try:
         chosen = selection.require_hosts(bed, limit)
     except UsageError:
-        if all(host.connection == "local" for host in bed.hosts) or not Path(bed.inventory).exists():
+        is_local = all(host.connection == "local" for host in bed.hosts)
+        if (
+            is_local or not all(",".join(limit).split(",")) or not Path(bed.inventory).exists()
+        ):  # an empty name would mean all to Ansible
             raise
         from ..prepare import ansible_listing
 
