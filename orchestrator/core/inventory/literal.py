@@ -31,6 +31,8 @@ MAX_PATH_LENGTH, MAX_IMAGE_LENGTH = 1024, 255
 #: Ansible's plug-ins of connections -> the kind of ccbed's own. ``smart`` is ssh with every ssh of today.
 _CONNECTIONS = {"ssh": "ssh", "smart": "ssh", "paramiko": "ssh", "paramiko_ssh": "ssh", "local": "local"}
 _DISCOVERED = ("auto", "auto_legacy", "auto_silent", "auto_legacy_silent")
+#: Ansible's words for true and false.
+_ON, _OFF = ("true", "yes", "on", "y", "t", "1"), ("false", "no", "off", "n", "f", "0")
 #: Ansible's own groups.
 _GROUPS = ("all", "ungrouped")
 
@@ -166,10 +168,10 @@ def _interpreter(value: Any) -> str:
 
 
 def _switch(value: Any) -> bool:
-    known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-    if str(value).lower() not in known:
+    word = str(value).lower()
+    if word not in (*_ON, *_OFF):
         raise ValueError("must be true or false")
-    return known[str(value).lower()]
+    return word in _ON
 
 
 def _is_network(value: str) -> bool:

@@ -20,10 +20,12 @@ HONOURED = (
 )  # fmt: skip
 #: Options that ccbed's connection ignores (it has its own way, or they concern terminals, logs, shared connections).
 LEFT_TO_SSH = (
-    "addkeystoagent", "batchmode", "canonicalizehostname", "challengeresponseauthentication", "checkhostip",
-    "ciphers", "compression", "connectionattempts", "connecttimeout", "controlmaster", "controlpath",
-    "controlpersist", "escapechar", "forwardagent", "forwardx11", "forwardx11trusted", "globalknownhostsfile",
-    "gssapiauthentication", "gssapidelegatecredentials", "gssapitrustdns", "hashknownhosts", "hostkeyalgorithms",
+    "addkeystoagent", "addressfamily", "batchmode", "canonicalizehostname", "casignaturealgorithms",
+    "challengeresponseauthentication", "checkhostip", "ciphers", "clearallforwardings", "compression",
+    "connectionattempts", "connecttimeout", "controlmaster", "controlpath",
+    "controlpersist", "escapechar", "exitonforwardfailure", "forwardagent", "forwardx11", "forwardx11trusted",
+    "globalknownhostsfile", "gssapiauthentication", "gssapidelegatecredentials", "gssapitrustdns", "hashknownhosts",
+    "hostbasedauthentication", "hostkeyalgorithms",
     "identitiesonly", "ipqos", "kbdinteractiveauthentication", "kexalgorithms", "loglevel", "macs",
     "nohostauthenticationforlocalhost", "numberofpasswordprompts", "passwordauthentication",
     "preferredauthentications", "pubkeyacceptedalgorithms", "pubkeyacceptedkeytypes", "pubkeyauthentication",
@@ -57,7 +59,7 @@ def read(*arguments: str) -> Options:
         if name in HONOURED:
             earlier = options.get(name, ())
             options[name] = (*earlier, value) if name == "identityfile" else earlier or (value,)
-        elif value and name not in (*LEFT_TO_SSH, *_ALONE):
+        elif value and name not in (*LEFT_TO_SSH, *_ALONE) and (name, value) != ("permitlocalcommand", "no"):
             unsupported.append(written)
     if unsupported:
         names = ", ".join(dict.fromkeys(unsupported))
