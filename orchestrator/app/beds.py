@@ -229,8 +229,9 @@ def limited_hosts(session: sessions.Session, bed: BedSpec, limit: Sequence[str])
             is_local or not all(",".join(limit).split(",")) or not Path(bed.inventory).exists()
         ):  # an empty name would mean all to Ansible
             raise
-        from ..prepare import ansible_listing
+        from ..prepare import ansible_listing, ansible_settings
 
+        ansible_settings.read(session.state)  # refuses a stranger's, before Ansible runs
         matches = ansible_listing.matching(Path(bed.inventory), ",".join(limit), session.vault)
         chosen = tuple(host for host in selection.host_names(bed) if host in matches)
         if not chosen:
