@@ -209,7 +209,10 @@ def _connected_sockets(addresses: Sequence[str], port: int, until: float) -> Ite
         pending: set[socket.socket] = set()
         try:
             for address in addresses:
-                sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+                try:
+                    sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+                except OSError:  # a kernel without IPv6
+                    continue
                 sock.setblocking(False)
                 if sock.connect_ex((address, port)) not in (0, errno.EINPROGRESS):
                     sock.close()
