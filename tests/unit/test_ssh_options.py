@@ -98,6 +98,13 @@ def test_the_way_of_the_inventory_comes_before_that_of_the_configuration(tmp_pat
         name="h1", address="h1", user="ann", ssh={"proxyjump": ("a:1,bob@b:2",), "config": (str(config),)}
     )
     assert destinations.resolve(jumping)[1] == f"ssh -o BatchMode=yes -F {config} -W h1:2022 -J a:1 -p 2 -- bob@b"
+    for hop, words in (
+        ("[fd00::1]", "-- fd00::1"),
+        ("bob@[fd00::1]:2", "-p 2 -- bob@fd00::1"),
+        ("ssh://b:2", "-p 2 -- b"),
+    ):
+        six = HostSpec(name="h1", address="fd00::5", user="ann", ssh={"proxyjump": (hop,)})
+        assert destinations.resolve(six, config)[1] == f"ssh -o BatchMode=yes -W '[fd00::5]:22' {words}"
     expected = HostSpec(name="h1", address="h1", user="ann", ssh={"proxycommand": ("nc -x %% %r %h %p",)})
     assert destinations.resolve(expected, config)[1] == "nc -x % ann h1 2022"
     assert destinations.resolve(HostSpec(name="h1", address="h1", ssh={"proxycommand": ("none",)}), config)[1] == ""
@@ -115,7 +122,7 @@ def test_settings_of_ansible_concern_hosts_behind_ssh_that_lack_them_and_no_othe
     )
     wrong = configured("port", "ssh")
     assert wrong.apply(Inventory(path="x", hosts=hosts)).hosts == hosts, "nothing uses the value"
-    with pytest.raises(UsageError, match="ansible.cfg: port: must be a whole number"):
+    with pytest.raises(UsageError, match=r"ansible.cfg: port: must be a whole number"):
         wrong.apply(Inventory(path="x", hosts=(*hosts, Host(name="far", variables={}))))
 
 
