@@ -15,6 +15,8 @@ _SIOCGIFCONF = 0x8912
 _IFREQ = 40
 #: Flags of IPv6 addresses: IFA_F_DADFAILED, IFA_F_TENTATIVE.
 _UNUSABLE = 0x08 | 0x40
+#: IFA_F_TEMPORARY, IFA_F_DEPRECATED.
+_PASSING = 0x01 | 0x20
 
 
 def boot_id() -> str:
@@ -90,8 +92,10 @@ def _ipv4_addresses() -> list[tuple[str, str]]:
 
 
 def _ipv6_addresses() -> list[tuple[str, str]]:
-    """Addresses of global scope, and the loopback's; none without IPv6. Tentative ones and those that failed do not count."""
+    """Addresses of global scope, and the loopback's; none without IPv6. Tentative ones and those that failed do not count, and
+    temporary and deprecated ones come last."""
     rows = [line.split() for line in _lines("/proc/net/if_inet6")]
+    rows.sort(key=lambda row: int(row[4], 16) & _PASSING != 0)
     return [
         (row[5], socket.inet_ntop(socket.AF_INET6, bytes.fromhex(row[0])))
         for row in rows
