@@ -26,11 +26,12 @@ _FILES = (Path("ansible.cfg"), Path("~/.ansible.cfg"), Path("/etc/ansible/ansibl
 #: Settings that ccbed itself or a vault sets; they say nothing of connections.
 _OTHERS = (NAME, "ANSIBLE_VAULT_PASSWORD_FILE", "ANSIBLE_VAULT_IDENTITY_LIST", "ANSIBLE_HOME")
 #: Keys that run no program and lead no connection elsewhere, as long as their values are plain.
-_HARMLESS = frozenset(
-    "remote_user remote_port port private_key_file host_key_checking forks timeout retries gathering retry_files_enabled inventory"
-    " nocows nocolor deprecation_warnings command_warnings system_warnings localhost_warning pipelining become become_user"
-    " become_ask_pass display_skipped_hosts force_valid_group_names any_errors_fatal verbosity".split()
-)
+_HARMLESS = (
+    "remote_user", "remote_port", "port", "private_key_file", "host_key_checking", "forks", "timeout", "retries",
+    "gathering", "retry_files_enabled", "inventory", "nocows", "nocolor", "deprecation_warnings", "command_warnings",
+    "system_warnings", "localhost_warning", "pipelining", "become", "become_user", "become_ask_pass",
+    "display_skipped_hosts", "force_valid_group_names", "any_errors_fatal", "verbosity",
+)  # fmt: skip
 #: Keys that name plug-ins or programs -> Ansible's own that are harmless.
 _NAMES = {
     "stdout_callback": ("default", "minimal", "yaml", "json"),
