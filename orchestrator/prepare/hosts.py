@@ -62,9 +62,8 @@ def prepare(state: Path, work: Work, vault: Vault, on_step: playbook_runs.OnStep
     """
     bed = work.bed
     prints = {host: stale_hosts.fingerprint(parts) for host, parts in work.parts.items()}
-    configured = ansible_settings.read(state).settings
     variables: dict[str, Any] = {
-        **_variables(bed, configured),
+        **_variables(bed),
         "ccbed_addresses": list(stale_hosts.addresses(bed)),
         "ccbed_fingerprints": prints,
     }
@@ -72,6 +71,7 @@ def prepare(state: Path, work: Work, vault: Vault, on_step: playbook_runs.OnStep
         variables["ccbed_image_ids"] = dict(work.images)
     if logins := engines.logins(stale_hosts.images(bed)):
         variables["ccbed_registry_logins"] = logins
+    configured = ansible_settings.read(state).settings
     unreachable, labels = host_access.read(
         [bed.host(entry.host) for entry in work.due], f"{bed.hostdir}/keeper/keeper.json"
     )
@@ -155,11 +155,10 @@ def reset(state: Path, bed: BedSpec, vault: Vault, on_step: playbook_runs.OnStep
 
     hosts = [host.name for host in bed.hosts if host.connection == "ssh"]
     own = {"ccbed_owner": owners.text(bed), "ccbed_owner_id": owners.identity(state)}
-    configured = ansible_settings.read(state).settings
-    variables = {**_variables(bed, configured), **own, "ccbed_force": force}
+    variables = {**_variables(bed), **own, "ccbed_force": force}
     run = playbook_runs.PlaybookRun(
         playbook="reset", inventory=bed.inventory, hosts=hosts, variables=variables, vault=vault, deadline_s=600,
-        configured=configured,
+        configured=ansible_settings.read(state).settings,
     )  # fmt: skip
     result = playbook_runs.run(run, on_step)
     held = [f"host {host}: {step.message}" for host, step in result.failed.items() if step.task == HELD]
@@ -191,11 +190,8 @@ def playbooks_hash() -> str:
     return digest.hexdigest()[:12]
 
 
-def _variables(bed: BedSpec, configured: Mapping[str, Any]) -> dict[str, Any]:
-    """Name the bed, and what the playbooks' own variables would hide of Ansible's configuration."""
-    names = {"ssh_extra_args": "ccbed_ssh_extra_args", "INTERPRETER_PYTHON": "ccbed_python"}
-    hidden = {names[name]: row["value"] for name, row in configured.items() if name in names}
-    return {"ccbed_bed": bed.name, "ccbed_hostdir": bed.hostdir, **hidden}
+def _variables(bed: BedSpec) -> dict[str, Any]:
+    return {"ccbed_bed": bed.name, "ccbed_hostdir": bed.hostdir}
 
 
 def _record(parts: Mapping[str, Any], host_facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -222,13 +223,22 @@ def variable(name: str, **known: Any) -> Any:
     return environment.from_string(variables[name]).render(**known)
 
 
-def test_what_ansibles_configuration_says_is_not_hidden_by_variables_of_the_plays() -> None:
+def test_what_ansibles_configuration_says_is_not_hidden_by_variables_of_the_plays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ansible_runner
+
     rows = {
         "ssh_extra_args": {"value": "-o Port=7"},
         "INTERPRETER_PYTHON": {"value": "/opt/python3"},
         "port": {"value": 1},
     }
-    known = hosts._variables(bed(), rows)
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(ansible_runner, "run", lambda **options: given.update(options) or SimpleNamespace(status=""))
+    listener: Any = SimpleNamespace(handle_event=None, lines=[])
+    wanted = playbook_runs.PlaybookRun(playbook="hosts", inventory="lab.yml", hosts=["h1"], configured=rows)
+    playbook_runs._runner(wanted, tmp_path, [], listener, lambda: False)
+    known = given["extravars"]
     of = {"inventory_hostname": "h1", "hostvars": {"h1": {}}}
     assert variable("ansible_ssh_extra_args", **known, **of).strip() == "-o Port=7"
     of["hostvars"] = {"h1": {"ansible_ssh_extra_args": "-C"}}
@@ -236,7 +246,7 @@ def test_what_ansibles_configuration_says_is_not_hidden_by_variables_of_the_play
     assert variable("bed_python", **known) == "/opt/python3"
     assert variable("bed_python", **known, ansible_python_interpreter="/own") == "/own"
     assert variable("bed_python", **known, ansible_python_interpreter="auto_silent") == "/usr/bin/python3"
-    assert variable("bed_python", **hosts._variables(bed(), {})) == "/usr/bin/python3"
+    assert variable("bed_python") == "/usr/bin/python3"
 
 
 def test_the_toolkit_is_installed_only_where_no_container_would_end(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from ...model.bed import BedSpec, ContainerSpec, Host, HostSpec, Inventory, Link
 from ...model.errors import UsageError
 from ...model.requirements import CPU_IMAGE, ENGINE_SOCKET
 from ..inventory import causes, ssh_options, variables
-from ..inventory.ansible_defaults import is_local, takes_any_key, with_provider
+from ..inventory.ansible_defaults import is_local, with_provider
 from ..spec import written_values
 from . import departed, gpu_devices, links
 
@@ -359,8 +359,9 @@ def _with_engine(spec: HostSpec, host: Host, engine: str, earlier: BedSpec | Non
 
 def _ssh(host: Host) -> ssh_options.Options:
     """The options in Ansible's order: its own check of host keys comes after ssh_args. Raises ValueError."""
+    checks = host.variables.get("ansible_host_key_checking", True)
     first, *others = (str(host.variables.get(name, "")) for name in ssh_options.VARIABLES)
-    return ssh_options.read(first, "-o StrictHostKeyChecking=no" if takes_any_key(host) else "", *others)
+    return ssh_options.read(first, "-o StrictHostKeyChecking=no" if not checks else "", *others)
 
 
 def _nodes(

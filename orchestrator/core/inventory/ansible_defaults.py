@@ -60,18 +60,15 @@ def is_local(host: Host) -> bool:
     return bool(host.variables.get("ansible_connection") == "local")
 
 
-def takes_any_key(host: Host) -> bool:
-    """Return whether Ansible's own settings switch the check of host keys off."""
-    return host.variables.get("ansible_host_key_checking") is False
-
-
 def opening(host: Host) -> str:
     """The position of Ansible's own setting that decides on keys of new hosts; empty if none does."""
     for name in ssh_options.VARIABLES:
         position = host.positions.get(name, "")
         if position.endswith(f": {name.removeprefix('ansible_')}") and "stricthost" in host.variables[name].lower():
             return position
-    return host.positions["ansible_host_key_checking"] if takes_any_key(host) else ""
+    return (
+        host.positions["ansible_host_key_checking"] if host.variables.get("ansible_host_key_checking") is False else ""
+    )
 
 
 def names_provider(inventory: Inventory) -> bool:

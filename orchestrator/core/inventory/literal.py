@@ -31,8 +31,6 @@ MAX_PATH_LENGTH, MAX_IMAGE_LENGTH = 1024, 255
 #: Ansible's plug-ins of connections -> the kind of ccbed's own. ``smart`` is ssh with every ssh of today.
 _CONNECTIONS = {"ssh": "ssh", "smart": "ssh", "paramiko": "ssh", "paramiko_ssh": "ssh", "local": "local"}
 _DISCOVERED = ("auto", "auto_legacy", "auto_silent", "auto_legacy_silent")
-#: Ansible's words for true and false.
-_ON, _OFF = ("true", "yes", "on", "y", "t", "1"), ("false", "no", "off", "n", "f", "0")
 #: Ansible's own groups.
 _GROUPS = ("all", "ungrouped")
 
@@ -168,10 +166,10 @@ def _interpreter(value: Any) -> str:
 
 
 def _switch(value: Any) -> bool:
-    word = str(value).lower()
-    if word not in (*_ON, *_OFF):
+    true, false = ("true", "yes", "on", "y", "t", "1"), ("false", "no", "off", "n", "f", "0")
+    if str(value).lower() not in (*true, *false):
         raise ValueError("must be true or false")
-    return word in _ON
+    return str(value).lower() in true
 
 
 def _is_network(value: str) -> bool:

@@ -22,15 +22,14 @@ HONOURED = (
 LEFT_TO_SSH = (
     "addkeystoagent", "addressfamily", "batchmode", "canonicalizehostname", "casignaturealgorithms",
     "challengeresponseauthentication", "checkhostip", "ciphers", "clearallforwardings", "compression",
-    "connectionattempts", "connecttimeout", "controlmaster", "controlpath",
-    "controlpersist", "escapechar", "exitonforwardfailure", "forwardagent", "forwardx11", "forwardx11trusted",
-    "globalknownhostsfile", "gssapiauthentication", "gssapidelegatecredentials", "gssapitrustdns", "hashknownhosts",
-    "hostbasedauthentication", "hostkeyalgorithms",
-    "identitiesonly", "ipqos", "kbdinteractiveauthentication", "kexalgorithms", "loglevel", "macs",
-    "nohostauthenticationforlocalhost", "numberofpasswordprompts", "passwordauthentication",
-    "preferredauthentications", "pubkeyacceptedalgorithms", "pubkeyacceptedkeytypes", "pubkeyauthentication",
-    "rekeylimit", "requesttty", "sendenv", "serveralivecountmax", "serveraliveinterval", "setenv",
-    "streamlocalbindunlink", "tcpkeepalive", "updatehostkeys", "verifyhostkeydns", "visualhostkey",
+    "connectionattempts", "connecttimeout", "controlmaster", "controlpath", "controlpersist", "escapechar",
+    "exitonforwardfailure", "forwardagent", "forwardx11", "forwardx11trusted", "globalknownhostsfile",
+    "gssapiauthentication", "gssapidelegatecredentials", "gssapitrustdns", "hashknownhosts", "hostbasedauthentication",
+    "hostkeyalgorithms", "identitiesonly", "ipqos", "kbdinteractiveauthentication", "kexalgorithms", "loglevel", "macs",
+    "nohostauthenticationforlocalhost", "numberofpasswordprompts", "passwordauthentication", "preferredauthentications",
+    "pubkeyacceptedalgorithms", "pubkeyacceptedkeytypes", "pubkeyauthentication", "rekeylimit", "requesttty", "sendenv",
+    "serveralivecountmax", "serveraliveinterval", "setenv", "streamlocalbindunlink", "tcpkeepalive", "updatehostkeys",
+    "verifyhostkeydns", "visualhostkey",
 )  # fmt: skip
 #: Options that run no program, write no file and lead no connection elsewhere, with values of ``PLAIN`` characters.
 _HARMLESS = (
