@@ -131,7 +131,8 @@ def test_settings_of_ansible_concern_hosts_behind_ssh_that_lack_them_and_no_othe
     [
         ("ssh_args", "-o StrictHostKeyChecking=no", True, (True, "/a/ansible.cfg: ssh_args")),
         ("ssh_args", "-o StrictHostKeyChecking=yes", False, (False, "/a/ansible.cfg: ssh_args")),
-        ("ssh_common_args", "-o StrictHostKeyChecking=yes", False, (True, "/a/ansible.cfg: ssh_common_args")),
+        ("ssh_common_args", "-o StrictHostKeyChecking=yes", False, (True, "there")),
+        ("ssh_extra_args", "-o StrictHostKeyChecking=accept-new", True, (True, "/a/ansible.cfg: ssh_extra_args")),
         ("ssh_args", "-C", False, (True, "there")),
         ("ssh_args", "-C", True, (False, "")),
     ],

@@ -61,14 +61,13 @@ def is_local(host: Host) -> bool:
 
 
 def opening(host: Host) -> str:
-    """The position of Ansible's own setting that decides on keys of new hosts; empty if none does."""
-    for name in ssh_options.VARIABLES:
-        position = host.positions.get(name, "")
-        if position.endswith(f": {name.removeprefix('ansible_')}") and "stricthost" in host.variables[name].lower():
+    """The position of Ansible's own setting that decides first on keys of new hosts; empty if none does."""
+    for name in (ssh_options.VARIABLES[0], "ansible_host_key_checking", *ssh_options.VARIABLES[1:]):
+        value, position = host.variables.get(name), host.positions.get(name, "")
+        is_configured = position.endswith(f": {name.removeprefix('ansible_')}")
+        if value is False or (is_configured and "stricthost" in str(value).lower()):
             return position
-    return (
-        host.positions["ansible_host_key_checking"] if host.variables.get("ansible_host_key_checking") is False else ""
-    )
+    return ""
 
 
 def names_provider(inventory: Inventory) -> bool:

@@ -77,18 +77,8 @@ def _proxy_command(destination: Destination, options: Mapping[str, Any], config:
     if given[0] == "proxycommand":
         return _filled(destination, text)
     address = f"[{destination.address}]" if ":" in destination.address else destination.address
-    config_options = ["-F", config] if config else []
-    return shlex.join(
-        [
-            "ssh",
-            "-o",
-            "BatchMode=yes",
-            *config_options,
-            "-W",
-            f"{address}:{destination.port}",
-            *_jumps(text),
-        ]
-    )
+    file = ["-F", config] if config else []
+    return shlex.join(["ssh", "-o", "BatchMode=yes", *file, "-W", f"{address}:{destination.port}", *_jumps(text)])
 
 
 def _filled(destination: Destination, command: str) -> str:
