@@ -234,7 +234,12 @@ def test_what_ansibles_configuration_says_is_not_hidden_by_variables_of_the_play
         "port": {"value": 1},
     }
     given: dict[str, Any] = {}
-    monkeypatch.setattr(ansible_runner, "run", lambda **options: given.update(options) or SimpleNamespace(status=""))
+
+    def run(**options: Any) -> SimpleNamespace:
+        given.update(options)
+        return SimpleNamespace(status="")
+
+    monkeypatch.setattr(ansible_runner, "run", run)
     listener: Any = SimpleNamespace(handle_event=None, lines=[])
     wanted = playbook_runs.PlaybookRun(playbook="hosts", inventory="lab.yml", hosts=["h1"], configured=rows)
     playbook_runs._runner(wanted, tmp_path, [], listener, lambda: False)

@@ -14,6 +14,7 @@ import pytest
 from orchestrator.model.errors import InfrastructureError
 from orchestrator.node.hostlink import reverse_link
 from orchestrator.slurm.reverse_link import credentials, listener
+from orchestrator.system import host_facts
 
 
 def test_a_directory_in_which_others_can_replace_files_is_rejected(tmp_path: Path) -> None:
@@ -34,7 +35,7 @@ def test_a_directory_in_which_others_can_replace_files_is_rejected(tmp_path: Pat
 
 def test_an_address_of_a_family_that_the_kernel_lacks_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     interfaces = {"eth0": ["198.18.0.1", "fd00::1"], "lo": ["127.0.0.1", "::1"]}
-    monkeypatch.setattr(listener.host_facts, "interfaces", lambda: interfaces)
+    monkeypatch.setattr(host_facts, "interfaces", lambda: interfaces)
     assert listener._own_addresses() == ["198.18.0.1", "127.0.0.1"], "it listens by IPv4"
 
     class WithoutIPv6(socket.socket):
@@ -44,7 +45,7 @@ def test_an_address_of_a_family_that_the_kernel_lacks_is_passed_over(monkeypatch
             super().__init__(family, *arguments)
 
     with socket.create_server(("127.0.0.1", 0)) as server:
-        monkeypatch.setattr(reverse_link.socket, "socket", WithoutIPv6)
+        monkeypatch.setattr(socket, "socket", WithoutIPv6)
         port = server.getsockname()[1]
         reached = list(reverse_link._connected_sockets(["::1", "127.0.0.1"], port, time.monotonic() + 60))
         monkeypatch.undo()
