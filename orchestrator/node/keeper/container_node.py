@@ -84,7 +84,7 @@ class ContainerNode(StartedNode):
 
     def power_off(self) -> dict[str, Any]:
         """Request the engine to kill the container; the pids of its processes."""
-        living = [process.pid for process in self.processes()]
+        self._paused, living = None, [process.pid for process in self.processes()]
         if living and self._request("kill"):
             self.killed = self.label.get("incarnation")
             return {"killed": living, "by": "engine"}
