@@ -1,4 +1,4 @@
-"""Holds the announcement of a shell's last `run`, `sweep`, `nightly` or `accept`: its run, or why none began. Bare `ccbed resume` acts on it."""
+"""Holds what a shell's last `run`, `sweep`, `nightly` or `accept` announced: its run, or why none began. Bare `ccbed resume` acts on it."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Pauses:
 
 
 class SaveReports:
-    """Chooses the saves that a bed is told of: a checkpoint's first file; one after each pause if it has many, or if steps are not known."""
+    """Chooses the saves that a bed is told of: a checkpoint's first file; one after each pause if it has many or steps are not known."""
 
     def __init__(self) -> None:
         self._times: dict[object, float] = {}
