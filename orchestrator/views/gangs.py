@@ -138,7 +138,7 @@ class Cause:
 
     @property
     def how(self) -> str:
-        """For example: was ended by SIGKILL; left with exit code 3; left with exit code 1: ValueError: no luck."""
+        """Say how it exited, for example: was ended by SIGKILL; left with exit code 3; left with exit code 1: ValueError: no luck."""
         code = self.exit.data.code or 0
         if code == 0:
             return "left with exit code 0 while other ranks still needed it"

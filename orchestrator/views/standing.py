@@ -1,4 +1,4 @@
-"""Where the ranks of a script stand: in which collective, at which line of the user's code, and what keeps them from joining."""
+"""Tells where the ranks of a script stand: in which collective, at which line of the user's code, and what keeps them from joining."""
 
 from __future__ import annotations
 

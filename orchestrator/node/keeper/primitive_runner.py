@@ -115,7 +115,7 @@ def observe_until(
 
 
 def adopt(primitives: Sequence[Primitive], node: Node) -> None:
-    """After a restart of the keeper: the node notes which of its processes injections of the earlier keeper have stopped.
+    """Let the node note, after a restart of the keeper, which of its processes injections of the earlier keeper have stopped.
 
     Single processes come first: where the whole node is stopped, no others could be told from them.
     """
