@@ -31,7 +31,7 @@ def chunks(operation: str, world: int, params: Params) -> int:
 
 
 def schedule(operation: str, rank: int, world: int, params: Params) -> model.Schedule:
-    """To the root (rank 0), from the root, or both."""
+    """Return the steps of a rank: to the root (rank 0), from the root, or both."""
     inwards = _inwards(operation, rank, world) if operation in ("reduce", "gather", "all-reduce") else ()
     outwards = _outwards(operation, rank, world, params) if operation in ("broadcast", "scatter", "all-reduce") else ()
     return (*inwards, *outwards)

@@ -140,7 +140,7 @@ def _share_rank(edge: Edge, other: Edge) -> bool:
 
 
 def _parent(tree: int, rank: int, world: int) -> int | None:
-    """In tree 0 odd ranks are leaves; tree 1 is its mirror image, or shifted by one where the world is odd."""
+    """Return the parent of a rank. In tree 0 odd ranks are leaves; tree 1 is its mirror image, or shifted by one where the world is odd."""
     if tree == 0:
         return _inner(rank, world)
     turned = world - 1 - rank if world % 2 == 0 else (rank - 1) % world

@@ -30,7 +30,7 @@ def schedule(operation: str, rank: int, world: int) -> model.Schedule:
 
 
 def cost(operation: str, world: int) -> model.Cost:
-    """By the largest message of each round. A folded all-gather sends nearly the whole buffer once more at the end."""
+    """Add up the largest message of each round. A folded all-gather sends nearly the whole buffer once more at the end."""
     core, surplus = _core(world)
     rounds, folds = core.bit_length() - 1, 2 if surplus else 0
     if operation == "all-reduce":

@@ -18,7 +18,7 @@ def chunks(operation: str, world: int) -> int:
 
 
 def schedule(operation: str, rank: int, world: int) -> model.Schedule:
-    """To the root (rank 0), from the root, or both."""
+    """Return the steps of a rank: to the root (rank 0), from the root, or both."""
     steps: list[model.Step] = []
     peers = (0,) if rank else tuple(range(1, world))
     if operation in ("all-reduce", "reduce", "gather"):

@@ -1,4 +1,4 @@
-"""What the last `run`, `sweep`, `nightly` or `accept` of a shell announced: its run, or why none began. Bare `ccbed resume` acts on it."""
+"""Holds what a shell's last `run`, `sweep`, `nightly` or `accept` announced: its run, or why none began. Bare `ccbed resume` acts on it."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class Announcer:
         self._write(code=code, until=time.time(), problems=problems, hint=error.hint if error else None)
 
     def _write(self, **values: Any) -> None:
-        """Without space there is no announcement; that of an earlier run is gone."""
+        """Write the announcement. If the disk is full, there is none, and that of an earlier run is gone."""
         self._content = replace(self._content, **values)
         with suppress(OSError):
             self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

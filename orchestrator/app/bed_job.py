@@ -146,7 +146,7 @@ def released(
 
 @contextmanager
 def of_inventory(session: Session, inventory: Path | None, *, quiet: bool) -> Iterator[None]:
-    """As ``of_command``, for the bed of an inventory; without one, a bed that is up stays. Raises UsageError."""
+    """Do what ``of_command`` does, for the bed of an inventory; without one, a bed that is up stays. Raises UsageError."""
     from . import beds
     from .session import JobOptions
 

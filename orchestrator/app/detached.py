@@ -56,7 +56,7 @@ def start(session: Session, bed: BedSpec) -> int:
 
 
 def _log(bed: BedSpec) -> Path:
-    """Beside the directory of a bed of provider slurm, which may not exist yet, and may go with the run."""
+    """Return the log's path. It lies beside the directory of a bed of provider slurm, which may not exist yet, and may go with the run."""
     return Path(f"{bed.workdir}.detached.log") if bed.slurm else Path(bed.workdir) / "detached.log"
 
 

@@ -1,4 +1,4 @@
-"""How a run ended, for who shows it: its verdicts, what this invocation lacks to judge it, and the commands that follow."""
+"""Describes how a run ended: its verdicts, what this invocation lacks to judge it, and the commands that follow."""
 
 from __future__ import annotations
 

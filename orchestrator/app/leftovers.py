@@ -57,7 +57,7 @@ class PruneRunsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned:
-    """What was removed and kept; ``dry_run``: nothing was, it is what would be."""
+    """The result of a cleanup: what was removed and kept; ``dry_run``: nothing was, it is what would be."""
 
     report: Report
     dry_run: bool

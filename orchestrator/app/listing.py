@@ -1,4 +1,4 @@
-"""What there is: plugins, trials, suites, examples, runs, beds, inventories; as rows, and as words that a shell proposes."""
+"""Lists plugins, trials, suites, examples, runs, beds and inventories; as rows, and as words that a shell proposes."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _plugin(folder: Mapping[str, Plugin], name: str) -> Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """What a line says already, and the ``word`` that is begun."""
+    """The words that stand on a line already, and the ``word`` that is begun."""
 
     word: str
     bed: str | None = None

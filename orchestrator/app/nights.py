@@ -1,4 +1,4 @@
-"""What the verbs of the test-bed ask the product of nights for, where it is installed."""
+"""Holds what the verbs of the test-bed ask the product of nights for, where it is installed."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ INCLUDE_QUARANTINED = "Give ranks to nodes that nights set aside too (see ccbed 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """How a field is given on a command line. ``flags``: in place of its name; ``completes``: the kind of values that a shell proposes.
+    """The form of a field on a command line. ``flags``: in place of its name; ``completes``: the kind of values that a shell proposes.
 
     ``optional``: the value of the option without one. ``least``, ``most``: of a number. ``exists``, ``is_folder``, ``is_file``: of a path.
     ``splits``: a variable of the environment has several, as words of a shell.
@@ -184,7 +184,7 @@ class LimitsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LadderRequest:
-    """What a training must show to pass."""
+    """The rung that a training must reach to pass."""
 
     require: str | None = option(
         None,
@@ -219,7 +219,7 @@ class ProcessRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpareRequest:
-    """Which nodes may be used, and how spares are probed first."""
+    """The nodes that may be used, and the probes of spares before."""
 
     include_quarantined: bool = option(False, INCLUDE_QUARANTINED)
     probe_spares: str | None = option(
@@ -234,7 +234,7 @@ class SpareRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputRequest:
-    """Where bundles go, and what is shown and kept of the ranks' output."""
+    """The place of bundles, and what is shown and kept of the ranks' output."""
 
     runs_dir: Path = runs_directory()
     log_dir: Path | None = option(

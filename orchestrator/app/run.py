@@ -420,7 +420,7 @@ def _require_rank(which: str | None, trial: Trial) -> None:
 
 
 def has_twin(source: trials.Source, trial: Trial, choice: bool | None) -> bool:
-    """As the user chooses; by default a script has one only if its own file names the check."""
+    """Return the user's choice; by default a script has a twin only if its own file names the check."""
     if choice is not None:
         return choice
     return not source.is_script or any(check.name == trials.TWIN_CHECK for check in trial.checks)

@@ -11,7 +11,7 @@ TWIN = True
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """By the faults, restarts and steps that the twin's history counts."""
+    """Judge by the faults, restarts and steps that the twin's history counts."""
     twin = run.twin
     if twin is None:
         return views.unknown("baseline-clean", "no reference run to compare with")

@@ -23,7 +23,7 @@ SKIPS = True
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """By losses of kept steps as ``float.hex`` and by SHA-256 of each tensor; a missing tensor is a failure."""
+    """Judge by losses of kept steps as ``float.hex`` and by SHA-256 of each tensor; a missing tensor is a failure."""
     lines = training.lineage_of(run)
     if not lines.is_exact:
         return _script(run)
@@ -101,7 +101,7 @@ def _mean_losses(run: Run, twin: Twin) -> str:
 
 @training.by_rank
 def _script(run: Run) -> Verdict:
-    """By the watcher's records. A difference that the restart control shows as well belongs to the job."""
+    """Judge by the watcher's records. A difference that the restart control shows as well belongs to the job."""
     why = str(views.mapping(run.extras.get("no-twin.json")).get("why") or "")
     if run.twin is None and views.mapping(run.extras.get("bundle.json")).get("twin_after") is True:
         return Verdict(check="bit-exact", outcome="skipped", text=_no_twin(run, why))
@@ -243,7 +243,7 @@ def _later(run: Run, lost: tuple[int, str, str] | None, common: list[tuple[str, 
 def _until_change(
     lines: training.Lineage, change: int | None, common: list[tuple[str, str, str, str]]
 ) -> list[tuple[str, str, str, str]]:
-    """Without what follows a change of the gang's size: the resumed attempt recorded its state in shards of another size."""
+    """Return the facts before a change of the gang's size: the resumed attempt recorded its state in shards of another size."""
     if change is None:
         return common
     is_sharded = any(process.is_sharded for attempt in lines.attempts for process in attempt.ranks.values())
@@ -353,7 +353,7 @@ def _not_shown(run: Run) -> Iterator[views.Finding]:
 
 
 def _incomplete(twin: Twin, ranks: Iterable[str]) -> Iterator[views.Finding]:
-    """Without records of a rank in the twin, that rank cannot be compared."""
+    """Yield what the twin has no records of; a rank without records in the twin cannot be compared."""
     for name, by_rank in (("losses", twin.losses), ("digests", twin.digests)):
         missing = sorted(rank for rank in ranks if not by_rank.get(rank))
         if missing or not by_rank:
@@ -393,7 +393,7 @@ def _harmless(run: Run) -> bool:
 
 
 def _different_losses(losses: Mapping[str, Mapping[str, str]], twin: Twin) -> Iterator[views.Finding]:
-    """Per rank the first step whose loss differs from the twin's; a step that only one of them has is a difference."""
+    """Yield per rank the first step whose loss differs from the twin's; a step that only one of them has is a difference."""
     for rank in sorted(rank for rank in {*losses, *twin.losses} if twin.losses.get(rank)):
         own, other = losses.get(rank, {}), twin.losses.get(rank, {})
         steps = sorted((s for s in {*own, *other} if own.get(s) != other.get(s)), key=int)

@@ -22,7 +22,7 @@ class Params:
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """From the return of the injecting call, or from its beginning where the fault was detected before it returned.
+    """Measure the time from the return of the injecting call, or from its beginning where the fault was detected before it returned.
 
     Each detector has its own figure.
     """
@@ -58,7 +58,7 @@ class _Detection:
 
 
 def _unrecovered(run: Run, injected: list[views.FaultTrace], failovers: list[views.Failover]) -> Iterator[_Detection]:
-    """By the first detector event about the fault's node, or about the whole gang, after the fault was ordered."""
+    """Yield the first detector event about the fault's node, or about the whole gang, after the fault was ordered."""
     times, claimed = views.clocks(run.history), {failover.fault for failover in failovers}
     for trace in injected:
         since = trace.acts[0].invoke.seq if trace.acts else 0

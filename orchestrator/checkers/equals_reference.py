@@ -17,7 +17,7 @@ class Params:
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """By the comparison that rank 0 makes after it has computed the result alone."""
+    """Judge by the comparison that rank 0 makes after it has computed the result alone."""
     compared, doubts = run.history.last(events.ReferenceCompared), [*views.not_ended(run.history)]
     if compared is None:
         text = "the result was not compared with that of one process; bit-exact compares it with an undisturbed run (--reference)"

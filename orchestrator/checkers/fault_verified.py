@@ -20,7 +20,7 @@ UNPROVED = "fault not proved"
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """By the events of each fault, from its plan to its healing."""
+    """Judge by the events of each fault, from its plan to its healing."""
     traces = views.traces(run.trial, run.history)
     failures = [*_unplanned(run), *(finding for trace in traces for finding in _wrong_acts(run, trace))]
     times = views.clocks(run.history)

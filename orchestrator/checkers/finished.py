@@ -16,7 +16,7 @@ ALWAYS = True
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """By the exit codes, and, except for scripts, by ``rank.finished`` and its last step."""
+    """Judge by the exit codes, and, except for scripts, by ``rank.finished`` and its last step."""
     outcome, reason, kind = views.ending(run.history)
     end = run.history.last(events.RunEnd)
     gangs = views.gangs(run.history)

@@ -34,7 +34,7 @@ PREPARE = (events.FenceWrite, events.StoreOpen, events.CheckpointScan, events.Ga
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """By the gangs, the reports of their ranks, and the order and numbers of all events."""
+    """Judge by the gangs, the reports of their ranks, and the order and numbers of all events."""
     gangs = views.gangs(run.history)
     late, unsure = _late(run, gangs)
     failures = [

@@ -38,7 +38,7 @@ def check(run: Run, params: Params) -> Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Outages:
-    """What may excuse a late outcome. ``nodes``: node -> its losses and restarts; ``heals_of_hosts``: keys of commands."""
+    """The events that may excuse a late outcome. ``nodes``: node -> its losses and restarts; ``heals_of_hosts``: keys of commands."""
 
     when: Callable[[Event], float]
     controller: Sequence[Event]
@@ -47,7 +47,7 @@ class _Outages:
 
 
 def _outages(run: Run) -> _Outages:
-    """In one pass over the history, which has many events for each of many commands."""
+    """Collect the outages in one pass over the history, which has many events for each of many commands."""
     nodes: dict[str, list[Event]] = {}
     for event in run.history.events:
         if event.node and (event.subject in LOSSES or _restores(event)):

@@ -16,7 +16,7 @@ ALWAYS = True
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """By the processes that gang.stop and node.kill counted; a verified power-off, or the end of a container, leaves none."""
+    """Judge by the processes that gang.stop and node.kill counted; a verified power-off, or the end of a container, leaves none."""
     gangs = views.gangs(run.history)
     doubts = [
         *(finding for gang in gangs for finding in _uncounted(run, gang)),

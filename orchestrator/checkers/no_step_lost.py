@@ -1,4 +1,4 @@
-"""On the kept lineage every rank did every step exactly once, from 1 to the last."""
+"""Every rank did every step of the kept lineage exactly once, from 1 to the last."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..views import training
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """By the step records of the nodes; the step determines its data, so no data is lost either.
+    """Judge by the step records of the nodes; the step determines its data, so no data is lost either.
 
     A script's steps count from the step that its attempt resumed from; its data is a part of ``resume-complete``.
     """

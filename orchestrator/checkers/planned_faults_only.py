@@ -212,7 +212,7 @@ def _reaches(run: Run) -> dict[str, set[str]]:
 
 
 def _finding(run: Run, event: Event, gangs: Sequence[views.Gang]) -> views.Finding:
-    """Of the ranks that failed together, the finding names the root cause."""
+    """Return the finding; of ranks that failed together it names the root cause."""
     gang = next((gang for gang in gangs if gang.epoch == event.epoch), None)
     cause = views.root_cause(run.history, gang) if gang and event.kind is events.RankExit else None
     if cause and cause.exit.data.code == 0:
@@ -258,7 +258,7 @@ def _replacements(run: Run) -> Sequence[Event[events.RecoveryDecided | events.Re
 
 
 class _Losses:
-    """How the lost nodes of a run were known to be lost.
+    """The events that show that nodes of a run were lost.
 
     A node counts as lost without a report of its exit or silence if a command to its agent, or its start, fails, or if it is
     suspect when the time for the gang to stop is over.

@@ -1,4 +1,4 @@
-"""After every loss all ranks completed their first new step within a time limit."""
+"""All ranks completed their first new step within a time limit after every loss."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Params:
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """From the injection, or the detection of an unplanned loss, to the first step of the last rank."""
+    """Measure the time from the injection, or the detection of an unplanned loss, to the first step of the last rank."""
     failovers = training.recoveries(run)
     refused = run.history.of(events.RecoveryRefused)
     doubts = [*views.not_ended(run.history)]

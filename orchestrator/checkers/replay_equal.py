@@ -18,7 +18,7 @@ NEXT = "a restarted reference tells whether that belongs to the job: --reference
 
 @training.by_rank
 def check(run: Run, params: Params) -> Verdict:
-    """By the executions of this run, without a twin; losses are compared as ``float.hex``.
+    """Judge by the executions of this run, without a twin; losses are compared as ``float.hex``.
 
     Own workloads promise the same bits each time.
 

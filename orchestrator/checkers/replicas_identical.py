@@ -13,7 +13,7 @@ NAME = "replicas-identical"
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """By digests of the weights after steps, and of own workloads by SHA-256 of each tensor at the end."""
+    """Judge by digests of the weights after steps, and of own workloads by SHA-256 of each tensor at the end."""
     return judged(run)
 
 

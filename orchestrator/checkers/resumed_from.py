@@ -14,7 +14,7 @@ from ..views import training
 
 @training.by_rank
 def check(run: Run, params: Params) -> Verdict:
-    """By the digest of the weights before the first step of each attempt, or by the SHA-256 of the file that was loaded.
+    """Judge by the digest of the weights before the first step of each attempt, or by the SHA-256 of the file that was loaded.
 
     Ranks of own workloads report what they restored, also in the first attempt.
     """

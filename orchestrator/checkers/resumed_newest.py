@@ -15,7 +15,7 @@ from ..views import training
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """By the commits that the ranks had reported before the new gang was started; of a script by its own saves."""
+    """Judge by the commits that the ranks had reported before the new gang was started; judge a script by its own saves."""
     if training.is_observed(run):
         return _script(run)
     gangs = views.gangs(run.history)

@@ -17,7 +17,7 @@ WARM = ("torch", "torch.distributed", "torch._dynamo")
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """By incarnation and pid in run.begin, the parent process of the ranks, and the modules that were imported before the fork."""
+    """Judge by incarnation and pid in run.begin, the parent process of the ranks, and the modules that were imported before the fork."""
     used = [(event, node) for event in run.history.of(events.RecoveryDecided) for node in _spares(run, event)]
     failures = [
         finding for decided, node in used for finding in (*_changed(run, decided, node), *_cold(run, decided, node))

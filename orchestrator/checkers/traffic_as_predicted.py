@@ -13,7 +13,7 @@ from ..model.verdict import Verdict
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """By the bytes that the ranks of the last gang counted in their first step, summed over the ranks."""
+    """Judge by the bytes that the ranks of the last gang counted in their first step, summed over the ranks."""
     doubts = [*views.not_ended(run.history)]
     gang = next((gang for gang in reversed(views.gangs(run.history)) if gang.is_complete(events.Traffic)), None)
     if gang is None:

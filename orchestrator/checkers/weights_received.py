@@ -11,5 +11,5 @@ from . import replicas_identical
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """By SHA-256 of the parameters of each rank after the broadcast; they differ before it."""
+    """Judge by SHA-256 of the parameters of each rank after the broadcast; they differ before it."""
     return replace(replicas_identical.judged(run, is_start=True), check="weights-received")

@@ -11,7 +11,7 @@ from . import views as collectives
 
 
 def metrics(run: Run) -> Iterator[Metric]:
-    """Per case the percentiles and bandwidths, and the time of every iteration with its number from 0."""
+    """Yield per case the percentiles and bandwidths, and the time of every iteration with its number from 0."""
     measurements = collectives.measured(run)
     if measurements is None:
         return
@@ -95,7 +95,7 @@ def gauges(run: Run) -> Iterator[Gauge]:
 
 
 def _links(setting: collectives.Setting) -> Iterator[Gauge]:
-    """By direction; a rate that is not known has only its bounds."""
+    """Yield the figures of each direction; a rate that is not known has only its bounds."""
     directions = [
         ({"from": setting.node(direction.sender), "to": setting.node(direction.receiver)}, direction)
         for direction in setting.link.directions

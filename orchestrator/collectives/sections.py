@@ -1,4 +1,4 @@
-"""What the terminal, the page, the summaries and JSON show of a run that measured collectives: the same lines everywhere."""
+"""Makes what the terminal, the page, the summaries and JSON show of a run that measured collectives: the same lines everywhere."""
 
 from __future__ import annotations
 

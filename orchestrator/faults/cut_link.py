@@ -16,7 +16,7 @@ class Params(Lasting):
 
 
 def plan(params: Params, target: Target, host: HostFacts) -> Act:
-    """On an emulated fabric: the node's port of the switch, verified by the node's own interface.
+    """Cut the link of a node. On an emulated fabric: the node's port of the switch, verified by the node's own interface.
 
     On a host: ``ccbed_switch_port``, run on the controller, verified when the host's address does not answer; only silence
     detects it. The ranks keep waiting, and their work after the healing must change nothing. A short cut is verified while

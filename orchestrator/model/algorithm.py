@@ -25,7 +25,7 @@ class Chosen:
 
     @property
     def label(self) -> str:
-        """As it is chosen: the name, and the parameters that are not the default."""
+        """Write the choice: the name, and the parameters that are not the default."""
         changed = [
             f"{field.name}={_text(getattr(self.params, field.name))}"
             for field in (dataclasses.fields(self.params) if self.params is not None else ())

@@ -65,7 +65,7 @@ class HostSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What a host of the bed is outside of it: its name there, and a port of it that accepts connections while it runs.
+    """A host of the bed, seen from outside: its name there, and a port of it that accepts connections while it runs.
 
     ``is_own``: it is the machine that runs ccbed, without which nothing would heal a fault.
     """

@@ -37,7 +37,7 @@ _ANY: tuple[EventType, ...] = ("invoke", "ok", "fail", "info", "note")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """When the writer wrote: its boot id, CLOCK_MONOTONIC in seconds, and wall-clock seconds since 1970."""
+    """The time at which the writer wrote: its boot id, CLOCK_MONOTONIC in seconds, and wall-clock seconds since 1970."""
 
     boot: str
     mono: float
@@ -46,7 +46,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Who wrote an event. ``(node, incarnation, writer, n)`` is its identity; the journal drops repeats by it."""
+    """The writer of an event. ``(node, incarnation, writer, n)`` is its identity; the journal drops repeats by it."""
 
     writer: str
     n: int

@@ -49,7 +49,7 @@ else:
 
 @contextmanager
 def _unfrozen(bases: list[Any]) -> Iterator[None]:
-    """For the child of a frozen class the standard library would compile what refuses assignments, which it inherits."""
+    """Keep the standard library from compiling what refuses assignments for the child of a frozen class: the child inherits it."""
     with _MAKING_CHILD if bases else nullcontext():
         before = [params.frozen for params in bases]
         for params in bases:
@@ -110,7 +110,7 @@ def _standard(cls: Any, name: str) -> Any:
 
 
 def _init(cls: Any) -> Any:
-    """As that of the standard library, which would compile what refuses assignments, too."""
+    """Make an ``__init__`` like that of the standard library, which would also compile what refuses assignments."""
     known: Any = {"_unset": object(), "_assign": object.__setattr__}
     positional: list[str] = ["self"]
     named: list[str] = []

@@ -60,7 +60,7 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Isolation:
-    """What keeps the ranks of a script's reference run from the user's files: ``view``, or they may write below ``writable`` only.
+    """The limits that keep a script's reference run off the user's files: ``view``, or its ranks may write below ``writable`` only.
 
     Then they may also write into the files of their own gang and into a temporary directory of their own. ``env``: variables
     that keep them off the services that the job reports to, unless the user sets them with ``--env``.
@@ -146,7 +146,7 @@ class GangSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportReport:
-    """What a reserve has imported for a script. ``problem``: why no script may run in it; ``end``: what ended the imports.
+    """The imports of a reserve for a script. ``problem``: why no script may run in it; ``end``: what ended the imports.
 
     ``read``: the variables that the imports have read; ``files``: name -> (time of the last change in ns, bytes).
     """

@@ -52,7 +52,7 @@ class Record:
 
 
 class Payload(Record):
-    """What an event or a command carries. ``NAME``: the ``f`` of its events; ``TYPES``: their types; ``WRITER``: who writes them."""
+    """The content of an event or a command. ``NAME``: the ``f`` of its events; ``TYPES``: their types; ``WRITER``: who writes them."""
 
     __slots__ = ()
 

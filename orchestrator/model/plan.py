@@ -86,7 +86,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redacted:
-    """What the copy of a user's file lacks. ``kind``: what was redacted, never the value."""
+    """A part that the copy of a user's file lacks. ``kind``: what was redacted, never the value."""
 
     path: str
     line: int
@@ -95,7 +95,7 @@ class Redacted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Which nodes of a bed a run may use, beyond what the bed says.
+    """The nodes of a bed that a run may use, beyond what the bed says.
 
     ``quarantined``, ``drained``, ``unfit``: node in quarantine, node on a drained host, or spare that a probe found too slow -> why. Such
     a node gets no rank and is no spare.

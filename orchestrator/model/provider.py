@@ -106,7 +106,7 @@ class Provider(Protocol):
         """Events since ``cursors``, waiting up to ``timeout_s`` for the first. Delivers at least once."""
 
     def heartbeats(self) -> Mapping[str, tuple[str, int]]:
-        """Per node: (incarnation, count of its heart-beat); a count that stays the same is silence."""
+        """Return per node: (incarnation, count of its heart-beat); a count that stays the same is silence."""
 
     def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched: ...
 

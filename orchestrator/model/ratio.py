@@ -40,13 +40,13 @@ class Interval:
     high: float
 
     def outcome(self, least: float = MARGIN, equal: float = MARGIN) -> Outcome:
-        """Of times, as a change. ``least``: the least difference that counts; ``equal``: what an equal one stays within."""
+        """Judge a change of times. ``least``: the least difference that counts; ``equal``: what an equal one stays within."""
         if self.low > least or self.high < -least:
             return "slower" if self.low > least else "faster"
         return "equal" if -equal <= self.low and self.high <= equal else "not resolved"
 
     def needed(self, count: int, least: float = MARGIN, is_relative: bool = True) -> int | None:
-        """About how many samples in place of ``count`` would decide, by two digits; None for too many to name."""
+        """Estimate how many samples in place of ``count`` would decide, by two digits; None for too many to name."""
         ends = self.value, max(self.low, -1 + 1e-9) if is_relative else self.low, self.high, least
         value, low, high, least = map(math.log1p, ends) if is_relative else ends
         beyond = abs(value) - least
@@ -117,7 +117,7 @@ def _half_of_runs(groups: Sequence[Sequence[float]], level: float) -> float:
 
 
 def _inflation(blocks: Sequence[float]) -> float:
-    """By how much autocorrelation increases the variance of the mean. An estimate of it from few blocks is too small by about 1/n."""
+    """Return the factor by which autocorrelation increases the variance of the mean. Few blocks show about 1/n too little correlation."""
     middle = statistics.fmean(blocks)
     apart = [block - middle for block in blocks]
     total = sum(value**2 for value in apart)

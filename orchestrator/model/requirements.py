@@ -1,4 +1,4 @@
-"""What ccbed requires of hosts and images, in one place: versions, disk, memory; one requirement that was checked; free memory."""
+"""Holds what ccbed requires of hosts and images: versions, disk, memory; one requirement that was checked; free memory."""
 
 from __future__ import annotations
 

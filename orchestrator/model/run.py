@@ -181,7 +181,7 @@ class Run:
 
     @property
     def _was_written_as_2(self) -> bool:
-        """Since format 2 run.begin states the format, and every node confirms run.begin when its ranks start."""
+        """Return whether the run has format 2: since then run.begin states the format, and every node confirms it when its ranks start."""
         begin = self.history.first(RunBegin)
         confirmed = any(event.data.begin is not None for event in self.history.of(GangStartDone))
         return confirmed or (begin is not None and begin.data.format is not None)

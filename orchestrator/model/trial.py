@@ -62,7 +62,7 @@ STEPS_LATER = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trigger:
-    """When a fault is injected.
+    """The moment at which a fault is injected.
 
     ``step`` and ``phase``: the first rank of the target is held there (exact). ``epoch``: the attempt, from 0 (None:
     the first attempt in which the point is reached). ``after_s``: seconds after all ranks of the first gang have started
@@ -88,7 +88,7 @@ class Trigger:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopPoint:
-    """When a run of a script is ended on purpose: after ``step`` steps of all attempts together, ``saves`` checkpoints, or a time.
+    """The point at which a run of a script is ended on purpose: ``step`` steps of all attempts together, ``saves`` checkpoints, or a time.
 
     ``after_s``: seconds since all ranks of the first gang started.
     """
@@ -177,7 +177,7 @@ NOTHING = "none"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What is run. ``id`` hashes the content, so equal trials have equal ids.
+    """The content of a run: its workload, faults and checks. ``id`` hashes it, so equal trials have equal ids.
 
     ``require``: the rung that a training must reach to pass; ``accept``: parts of its state that may be lost, of ``ACCEPTABLE``.
     """

@@ -1,4 +1,4 @@
-"""What the watcher records of a training process: one dataclass for each kind of line of ``watch-r<rank>-<pid>.jsonl``.
+"""Holds what the watcher records of a training process: a dataclass for each kind of line of ``watch-r<rank>-<pid>.jsonl``.
 
 Format 1, or 2 of a record that has ranges of steps. ``t`` is CLOCK_MONOTONIC in seconds; digests are 16 hexadecimal digits
 and add up over shards modulo 2^64. ``n`` counts the steps that this process has completed. Readers ignore unknown kinds and
@@ -102,7 +102,7 @@ class Every(Line):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ddp(Line):
-    """What DistributedDataParallel has timed itself: averages over iterations 0 to 10 and every hundredth until ``iteration``.
+    """The times of DistributedDataParallel itself: averages over iterations 0 to 10 and every hundredth until ``iteration``.
 
     ``backward_s``: from the first gradient to the last; ``comm_s``: from the first bucket's reduction to the end of the last,
     of which ``overlap_s`` while gradients are computed; ``buckets``: their bytes.
@@ -281,7 +281,7 @@ class Load(Line):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim(Line):
-    """What the script reports itself through ``ccbed_events``, when the process had completed ``n`` steps.
+    """A report of the script itself through ``ccbed_events``, when the process had completed ``n`` steps.
 
     ``what``: step | resumed | saved | point | final. ``step``: as the script counts. ``path``: what it says it resumed from, with
     its SHA-256; ``source``: the same where that is no file. ``loss`` and ``value`` are ``float.hex``.

@@ -244,7 +244,7 @@ def _owner(line: Line, slots: tuple[str, ...], trial: Trial) -> tuple[str, str, 
 
 
 def _name(line: Line) -> str:
-    """With the size of its buffer before the last words, which say what it is: all-reduce ring float32 sum 4 MiB busbw."""
+    """Put the size of the buffer before the last words, which say what it is: all-reduce ring float32 sum 4 MiB busbw."""
     if line.size is None:
         return line.metric
     match = _OF_SIZE.fullmatch(line.metric)

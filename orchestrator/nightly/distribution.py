@@ -1,4 +1,4 @@
-"""How figures of repeated runs of one trial are distributed: the time to recover, its phases, and the duration. Pure."""
+"""Summarises the figures of repeated runs of one trial: the time to recover, its phases, and the duration. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What nights add to the verbs of the test-bed: repeats of a run, probes of spares, the page over all runs, what `prune` keeps."""
+"""Holds what nights add to the verbs of the test-bed: repeats of a run, probes of spares, the page over all runs, what `prune` keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which node of one night is which node of another: a node is known by its host.
+"""Tells which node of one night is which node of another: a node is known by its host.
 
 A bed gives a name to another host when it is brought up anew, and in every Slurm job. Reports then show what is known of a host
 under the name that its node has tonight.

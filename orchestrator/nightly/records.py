@@ -34,7 +34,7 @@ class Metric:
         return 1.0 if self.better == "lower" else -1.0
 
     def exceeds_ceiling(self, value: float) -> bool:
-        """By more than the resolution of a clock explains."""
+        """Return whether it exceeds the ceiling by more than the resolution of a clock explains."""
         return self.ceiling is not None and self.sign * (value - self.ceiling) < -CEILING_TOLERANCE * abs(self.ceiling)
 
 
@@ -87,7 +87,7 @@ class Finding:
 
 
 def worst(findings: tuple[Finding, ...]) -> Outcome:
-    """Without a finding the outcome is unknown. One unknown gate beside passes leaves it unknown."""
+    """Return the worst outcome; unknown without a finding. One unknown gate beside passes leaves it unknown."""
     outcomes = {finding.outcome for finding in findings}
     return next((outcome for outcome in ORDER if outcome in outcomes), "unknown")
 

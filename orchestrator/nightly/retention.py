@@ -1,4 +1,4 @@
-"""What must be kept of a directory of runs: the evidence of baselines, and the nights that later ones are compared with."""
+"""Names what must be kept of a directory of runs: the evidence of baselines, and the nights that later ones are compared with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rows of a night come to: states, and the exit code. Pure."""
+"""Computes what the rows of a night come to: states, and the exit code. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the index and the gates read of a bundle: which run it is, its figures by node, and the versions it ran with."""
+"""Holds what the index and the gates read of a bundle: which run it is, its figures by node, and the versions it ran with."""
 
 from __future__ import annotations
 

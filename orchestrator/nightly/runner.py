@@ -34,7 +34,7 @@ class Attempt:
 
 
 class Trials(Protocol):
-    """What runs the trials of a night on its bed."""
+    """Runs the trials of a night on its bed."""
 
     def obstacle(self, cell: Cell) -> str:
         """Return why the bed cannot run the cell: what it lacks; empty if it can. It may probe spares first. Raises CcbedError."""
@@ -142,7 +142,7 @@ class Runner:
         return self._repeat(cell, ended, open_runs)
 
     def _run_again(self, cell: Cell, again: str, journal: night_files.Journal) -> None:
-        """As many repeats in a row as the night has passes: those of the passes are suspect."""
+        """Run as many repeats in a row as the night has passes: those of the passes are suspect."""
         ended = [row for row in journal.rows if row.cell == cell.name and row.again == again]
         while len(ended) < min(cell.repeats, AGAIN) and not self._is_over():
             open_runs = self._open_runs(cell, again)

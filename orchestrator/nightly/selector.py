@@ -1,4 +1,4 @@
-"""Which cells of a suite run: their order, those that fit into the budget, and those that the bed can run. Pure."""
+"""Selects the cells of a suite that run: their order, those that fit into the budget, and those that the bed can run. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REQUIREMENTS: Mapping[str, tuple[str, Callable[[BedSpec], bool]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastNight:
-    """What an earlier night of the same suite on the same bed did. ``findings``: cell -> how many of its findings were no pass."""
+    """An earlier night of the same suite on the same bed. ``findings``: cell -> how many of its findings were no pass."""
 
     rows: tuple[Row, ...]
     findings: Mapping[str, int]

@@ -22,7 +22,7 @@ NIGHT, JOURNAL, FINDINGS, RUNS, SPARES = "night.json", "night.jsonl", "findings.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricRule:
-    """What a suite demands of a metric. ``floor`` and ``minimum_absolute`` in its unit; ``xfail``: the ticket of a known defect, of
+    """The demands of a suite on a metric. ``floor`` and ``minimum_absolute`` in its unit; ``xfail``: the ticket of a known defect, of
     ``xfail_nodes`` if it names nodes.
     """
 
@@ -99,7 +99,7 @@ class Night:
 
     @property
     def all_hosts(self) -> Mapping[str, str]:
-        """Of nodes and spares: a spare may take the slot of a node."""
+        """Return the hosts of nodes and spares: a spare may take the slot of a node."""
         return {**self.spares, **self.hosts}
 
     def host_of(self, node: str) -> str:
@@ -109,7 +109,7 @@ class Night:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What became of a repeat of a cell: a line of ``night.jsonl``. ``run``: the name of its bundle in RUNS, empty without one.
+    """The outcome of a repeat of a cell: a line of ``night.jsonl``. ``run``: the name of its bundle in RUNS, empty without one.
 
     ``reason``: one sentence where it did not pass. ``repeat``: from 0, the pass of the night. ``exit``: the code that `ccbed run`
     would have had. ``again``: of a second measurement, which is compared with the passes of the night and is none of them: the suspect

@@ -38,7 +38,7 @@ class PairSweep:
 
     @property
     def medians(self) -> Floats:
-        """from x to, in bytes/s."""
+        """Return the median rates (from x to), in bytes/s."""
         import numpy as np
 
         table = np.full(self.rates.shape[:2], np.nan)
@@ -214,7 +214,7 @@ def judge_pairs(
 
 
 def link_rates(histories: Sequence[History], world: int) -> Floats:
-    """from x to x trains, in bytes/s, NaN where there is none: of the probes of links."""
+    """Read the rates (from x to x trains) from the probes of links, in bytes/s; NaN where there is none."""
     import numpy as np
 
     trains: dict[tuple[int, int], list[float]] = {}
@@ -231,7 +231,7 @@ def link_rates(histories: Sequence[History], world: int) -> Floats:
 
 
 def document(sweep: PairSweep) -> dict[str, Any]:
-    """As JSON: rates in bytes/s, null where there is none."""
+    """Return the sweep as JSON: rates in bytes/s, null where there is none."""
     table = [[None if math.isnan(rate) else float(rate) for rate in row] for row in sweep.medians]
     return {
         "nodes": list(sweep.nodes),

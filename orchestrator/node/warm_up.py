@@ -185,7 +185,7 @@ def _import() -> None:
 
 
 def adopt_rank_code(payload: str) -> None:
-    """In a rank: use the imported modules as those of the payload, or forget them if the payload's code differs."""
+    """Use the imported modules in a rank as those of the payload, or forget them if the payload's code differs."""
     is_equal = is_same_code(payload)
     for name, (module, path) in _imported.items():
         if is_equal:

@@ -171,7 +171,7 @@ def reset(state: Path, bed: BedSpec, vault: Vault, on_step: playbook_runs.OnStep
 
 
 def python(state: Path, bed: BedSpec) -> dict[str, str]:
-    """Per host the interpreter for ccbed's keeper, as preparation chose or installed it."""
+    """Return per host the interpreter for ccbed's keeper, as preparation chose or installed it."""
     known = bed_files.read_prepared(state, bed.name)
     return {host: str(entry["python"]) for host, entry in known.items() if entry.get("python")}
 

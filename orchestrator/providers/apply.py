@@ -72,7 +72,7 @@ def _kills(changes: Iterable[Change], token: str) -> tuple[Command, ...]:
 
 
 def _waves(bed: BedSpec, changes: Iterable[Change], token: str) -> tuple[tuple[Command, ...], ...]:
-    """At most AT_ONCE nodes of each host in a wave, or FORKED_AT_ONCE. The more nodes a host starts at once, the longer each may take."""
+    """Return waves of up to AT_ONCE nodes of a host, or FORKED_AT_ONCE. The more nodes a host starts at once, the longer each may take."""
     by_name = {node.name: node for node in bed.nodes}
     by_host: dict[str, list[NodeSpec]] = {}
     for change in changes:

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class BoundedThreads:
-    """At most ``most`` daemon threads, which end when nothing is left to do. (The exit of Python waits for the threads of an executor.)"""
+    """A pool of at most ``most`` daemon threads, which end when all work is done. (Python's exit waits for the threads of an executor.)"""
 
     def __init__(self, name: str, most: int = AT_ONCE) -> None:
         self._name = name
@@ -35,7 +35,7 @@ class BoundedThreads:
         return future
 
     def _start_thread(self) -> None:
-        """With the lock held. If none can start, the threads that there are do the newest work too."""
+        """Start a thread; the lock is held. If none can start, the threads that there are do the newest work too."""
         try:
             threading.Thread(target=self._run, daemon=True, name=self._name).start()
         except RuntimeError:
@@ -67,7 +67,7 @@ class Kept(Protocol):
 
 
 class Upkeep:
-    """Of one connection, or of all connections of a bed. Its thread runs while there are connections."""
+    """The upkeep of one connection, or of all connections of a bed. Its thread runs while there are connections."""
 
     def __init__(self, slice_s: float) -> None:
         self._slice_s = slice_s

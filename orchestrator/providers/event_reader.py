@@ -122,7 +122,7 @@ class BoundProvider:
         return {}
 
     def _watch(self, bed: BedSpec, run: str) -> None:
-        """From now on mirror what other hosts write for the run."""
+        """Begin to mirror what other hosts write for the run."""
 
     def _bind(self, bed: BedSpec, run: str, keepers: Iterable[str]) -> Cursors:
         """Bind to a run. Events of the keepers are read from now on, the run's own files from their beginning.

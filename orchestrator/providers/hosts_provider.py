@@ -1,4 +1,4 @@
-"""What the providers of beds on one or several hosts share: on each host, behind its site, a keeper starts nodes and sees them exit."""
+"""Holds what the providers of beds on hosts share: on each host, behind its site, a keeper starts nodes and sees them exit."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class HostsProvider(BoundProvider):
         return ended
 
     def record_acts(self, bed: BedSpec, lines: Mapping[str, str]) -> None:
-        """On hosts behind SSH. Another machine's record must not fail what was done."""
+        """Record the acts on hosts behind SSH. Another machine's record must not fail what was done."""
         reached = (host for host in bed.hosts if host.name in lines and host.name not in self._unreachable)
         remote = tuple(host for host in reached if host.connection == "ssh")
 

@@ -38,7 +38,7 @@ print(json.dumps(facts))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interpreter:
-    """What one Python has. ``torch``, ``numpy``: versions; empty if absent. ``problem``: why it, or its torch, does not run."""
+    """The contents of one Python. ``torch``, ``numpy``: versions; empty if absent. ``problem``: why it, or its torch, does not run."""
 
     path: str
     python: str = ""

@@ -60,7 +60,7 @@ class Site(Protocol):
         """Store a payload; its path on the host."""
 
     def watch(self, run: str, nodes: Sequence[str]) -> None:
-        """From now on mirror the files that these nodes and the keeper write for ``run`` below ``root``."""
+        """Begin to mirror the files that these nodes and the keeper write for ``run`` below ``root``."""
 
     def heartbeats(self) -> Mapping[str, tuple[str, int]]: ...
 

@@ -1,1 +1,1 @@
-"""What runs inside a rank: environment, context, exchange, checkpoints, data, records. Has effects; uses torch."""
+"""Holds what runs inside a rank: environment, context, exchange, checkpoints, data, records. Has effects; uses torch."""

@@ -81,7 +81,7 @@ def values(run: Run) -> dict[str, Any]:
 
 
 def _linked(run: Run, pairs: page_facts.Pairs) -> list[tuple[str, Markup | str]]:
-    """With a link to the page of the reference run, where it lies beside this run: another directory of runs may have it."""
+    """Link the page of the reference run, where it lies beside this run: another directory of runs may have it."""
     twin = run.twin.run if run.twin and run.has_twin_beside else ""
     return [
         (name, bundle_links.other_run(twin, text) if name == "reference run" and twin else text) for name, text in pairs
@@ -145,7 +145,7 @@ def pictures(view: views.RunView, spans: tuple[views.Span, ...]) -> list[str]:
 
 
 def recoveries(run: Run, view: views.RunView) -> list[list[tuple[str, str]]]:
-    """For each failover what is known of a watched script beside the phases."""
+    """Return for each failover what is known of a watched script beside the phases."""
     return page_tables.recoveries(training.recovery_figures(run, view.failovers))
 
 

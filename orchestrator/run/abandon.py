@@ -41,6 +41,8 @@ def _settle(
         preparation.discard(provider, bed, directory)
         notify(f"removed run {run.run}: its orchestrator died before the run began")
     elif stage == "ended" and not run.twin:
+        if not bundle.is_sealed(directory) and bundle.is_twin_reused(directory):
+            (directory / bundle.TWIN).unlink()  # whether the run passes with it was not known yet
         result = judging.finish(catalogue, directory, Path(bed.workdir), functools.partial(provider.sign, bed))
         notify(
             f"judged run {run.run}: its orchestrator died after the run had ended; "

@@ -33,7 +33,7 @@ class FileSource(Protocol):
 
 @dataclass(kw_only=True)
 class _Fetch:
-    """What was fetched from one node. ``no_space``: the error of a full disk on this machine."""
+    """The files that were fetched from one node. ``no_space``: the error of a full disk on this machine."""
 
     size: int = 0
     missing: list[dict[str, str]] = field(default_factory=list)

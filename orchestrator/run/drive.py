@@ -238,7 +238,7 @@ def _note(payload: Payload) -> Event:
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], bool]]:
-    """On the first Ctrl-C or SIGTERM the loop heals and stops; on the second this process ends at once.
+    """Let the loop heal and stop on the first Ctrl-C or SIGTERM; end this process at once on the second.
 
     So it does on SIGHUP if the caller handles that; else this process ends, and the run stays open for `resume`.
     """

@@ -29,8 +29,19 @@ from . import work_dirs
 #: A larger file is known by its size, time and inode.
 LARGE = 64 * 1024**2
 ABSENT = "absent"
-#: Variables of a terminal and of a login.
-VOLATILE = ("_", "SHLVL", "OLDPWD", "COLUMNS", "LINES", "WINDOWID", "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY")
+#: Variables of a terminal and of a login, and how often the watcher looks.
+VOLATILE = (
+    "_",
+    "SHLVL",
+    "OLDPWD",
+    "COLUMNS",
+    "LINES",
+    "WINDOWID",
+    "SSH_CLIENT",
+    "SSH_CONNECTION",
+    "SSH_TTY",
+    "CCBED_WATCH_EVERY",
+)
 #: Libraries whose files are all opened where Python shows it. Others may read by themselves: h5py, tokenizers, pyarrow.
 _OBSERVED = re.compile(
     r".*/(lib-dynload/(?!_g?dbm)[^/]*|(site|dist)-packages/(torch|numpy|scipy|yaml|regex|markupsafe|psutil|PIL|pillow|msgspec"
@@ -81,6 +92,15 @@ def keep(request: Request, origin: Path, twin: Twin | None, restart: object, hid
     paths.write_json(_file(request), {"sha256": codec.digest(record), "record": record})
 
 
+def keep_if_possible(request: Request, origin: Path, twin: Twin | None, restart: object, hidden: Sequence[str]) -> None:
+    """As ``keep``. Where the records are damaged or there is no room, the next drill makes its own reference runs."""
+    try:
+        keep(request, origin, twin, restart, hidden)
+    except (OSError, ValueError) as error:
+        _file(request).unlink(missing_ok=True)
+        request.on_note(f"the reference runs are not kept for the next drill: {error}")
+
+
 def read_lines(directory: Path) -> Iterator[tuple[str, str]]:
     """Yield what the ranks of a reference run recorded: see ``rank/runtime/opened_files.py``."""
     for file in sorted(directory.glob("nodes/*/*/opened-r*.jsonl")):
@@ -104,7 +124,8 @@ def mark(name: str, hidden: Iterable[str] = ()) -> str:
             ]
             return codec.digest(sorted(entries))
         if not stat.S_ISREG(status.st_mode) or status.st_size >= LARGE:
-            return f"{status.st_size} {status.st_mtime_ns} {status.st_ino}"
+            inode = "" if kind == "file" else status.st_ino  # a copy has another one
+            return f"{status.st_size} {status.st_mtime_ns} {inode}"
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
@@ -149,7 +170,7 @@ def _project(top: Path) -> dict[str, str]:
         directories[:] = [name for name in directories if name not in linked and name not in work_dirs.SKIPPED]
         for name in (*directories, *(name for name in files if name not in work_dirs.LINKED)):
             path = f"{folder}/{name}"
-            marks[f"file {os.path.relpath(path, top)}"] = "directory" if name in directories else mark(f"open {path}")
+            marks[f"file {os.path.relpath(path, top)}"] = "directory" if name in directories else mark(f"file {path}")
     return marks
 
 

@@ -366,7 +366,7 @@ class Loop:
             self._pace = liveness.released(self._pace, self.now().mono)
 
     def _note_heal(self, state: State, event: Event) -> None:
-        """After a heal a node has time for its heart-beat. Only the detection uses this."""
+        """Give a node time for its heart-beat after a heal. Only the detection uses this."""
         fault = state.faults.get(event.data.id) if event.kind is payloads.HealVerified else None
         if fault:
             self._watch = liveness.healed(self._watch, fault.hit, self.now().mono, self.trial.liveness)

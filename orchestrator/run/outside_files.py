@@ -1,4 +1,4 @@
-"""What a run changed outside of its project: what it created there, and what it changed or lost that was there before.
+"""Finds what a run changed outside of its project: what it created there, and what it changed or lost that was there before.
 
 The time of birth of a file tells both apart (statx). Only places are searched that the run's arguments name or where it saved.
 """
@@ -32,7 +32,7 @@ class Changes:
 
 
 def changes(run: Run, began: float, params: Mapping[str, Any], own: Iterable[str]) -> Changes:
-    """Since ``began``, by the clock of the files. ``own``: directories that are ccbed's, or the project."""
+    """Find the changes since ``began``, by the clock of the files. ``own``: directories that are ccbed's, or the project."""
     result, own_dirs = Changes(), tuple(map(os.path.realpath, own))
     known = [*_saved(run), *_named(params)]
     for path in {*map(os.path.realpath, known), *map(_entry, known)}:
@@ -76,7 +76,7 @@ def _named(params: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _search(path: str, began: float, own: tuple[str, ...], result: Changes) -> None:
-    """What the run created or changed at ``path`` and below."""
+    """Add what the run created or changed at ``path`` and below."""
     new = next((str(p) for p in (*reversed(Path(path).parents), Path(path)) if _times(str(p))[0] >= began), None)
     for entry in [new] if new else itertools.islice(_entries(path, began, own), ENTRIES):
         born, changed = _times(entry)

@@ -49,18 +49,19 @@ def provide_after(request: Request, directory: Path) -> bool:
     work, is_interrupted = directory / paths.WORK, False
     if not request.twin_after or request.stop or not _is_open(request, directory) or bundle.stage(directory) != "ended":
         return False
-    if not bundle.is_sealed(directory):
-        _use_again(request, directory)
+    is_refused = not bundle.is_sealed(directory) and not _use_again(request, directory)
     is_complete = (directory / bundle.TWIN).exists() or bundle.is_sealed(directory)  # by an orchestrator that died then
     is_comparable = not is_complete and work.is_dir() and _is_comparable(request, directory)
     if is_comparable:
         try:
             from . import kept_references
 
+            if is_refused:
+                request.on_note("the reference runs are made anew: only PASS rests on those of an earlier run")
             hidden = _outside_files(request, directory)
             twin = _make(request, directory, hidden)
             _store(twin, directory)
-            kept_references.keep(request, directory, twin, _restart(directory), hidden)
+            kept_references.keep_if_possible(request, directory, twin, _restart(directory), hidden)
         except preparation.NotComparable as error:
             request.on_note(f"no reference run follows: {error.problems[0]}")
             bundle.keep_reason(directory, error.problems[0])
@@ -75,19 +76,21 @@ def provide_after(request: Request, directory: Path) -> bool:
     return is_interrupted
 
 
-def _use_again(request: Request, directory: Path) -> None:
-    """Store the reference runs that were chosen as the run began, if it passes with them: else they are made anew."""
+def _use_again(request: Request, directory: Path) -> bool:
+    """Store the reference runs that were chosen as the run began. Return False if it does not pass with them: they count no more."""
     from . import kept_references
 
     chosen, twin = directory / bundle.CHOSEN_TWIN, directory / bundle.TWIN
+    if bundle.is_twin_reused(directory):
+        twin.rename(chosen)  # an orchestrator died before it knew whether the run passes
     if not chosen.exists():
-        return
+        return True
     chosen.rename(twin)
     request.on_stage("judging by the reference run that is used again")
     is_alike = kept_references.is_restarted_alike(request, _restart(directory))
     if not (is_alike and judging.passes(request.catalogue, directory, Path(request.bed.workdir))):
         twin.unlink()
-        request.on_note("the reference runs are made anew: only PASS rests on those of an earlier run")
+    return twin.exists()
 
 
 def _restart(origin: Path) -> list[object]:

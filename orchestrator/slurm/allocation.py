@@ -299,7 +299,7 @@ def read(workdir: Path) -> Allocation | None:
 
 
 def read_intact(workdir: Path) -> Allocation | None:
-    """As ``read``; None also for a damaged record: the end of a bed finds its job by the job's name and comment."""
+    """Do what ``read`` does; None also for a damaged record: the end of a bed finds its job by the job's name and comment."""
     try:
         return read(workdir)
     except InfrastructureError:
@@ -307,7 +307,7 @@ def read_intact(workdir: Path) -> Allocation | None:
 
 
 def refresh(workdir: Path) -> Allocation | None:
-    """As ``read``, with the present end of the job, which `scontrol update` may change; the recorded one if that is not known."""
+    """Read the record with the present end of the job, which `scontrol update` may change; the recorded one if that is not known."""
     present = read(workdir)
     with suppress(SlurmError):
         job = job_state.read_job(present.job_id, MOMENT_S) if present else None
@@ -390,7 +390,7 @@ def _salloc(command: list[str]) -> Iterator[_Request]:
 def _wait(
     request: _Request, bed: BedSpec, wait_s: float | None, report: Callable[[str], None], clock: Callable[[], float]
 ) -> None:
-    """Until salloc has the allocation. The limits of partitions are read once at most. Raises CcbedError."""
+    """Wait until salloc has the allocation. The limits of partitions are read once at most. Raises CcbedError."""
     node_limits = functools.cache(job_state.read_node_limits)
     began = clock()
     next_poll = began + FIRST_S

@@ -310,13 +310,13 @@ def refuse_short(bed: BedSpec, trial: Trial) -> None:
 
 
 def refuse_longer(bed: BedSpec, past_s: float, what: str) -> None:
-    """As ``refuse_short``, for a cell or a night that took ``past_s`` before."""
+    """Do what ``refuse_short`` does, for a cell or a night that took ``past_s`` before."""
     hint = "set a longer ccbed_time, or leave cells out: --budget TIME, --only CELL"
     _refuse_longer(bed, past_s, f"{what} took {past_s:.0f} s in earlier nights", hint)
 
 
 def _refuse_longer(bed: BedSpec, needed_s: float, need: str, hint: str) -> None:
-    """By the time that the job of the bed has left; by the inventory for one that is not submitted yet, or is to be replaced."""
+    """Refuse what exceeds the time that the bed's job has left; the inventory's for one that is not submitted yet, or is to be replaced."""
     if bed.slurm is None:
         return
     from . import allocation
@@ -355,7 +355,7 @@ def of_command(
 
 @contextmanager
 def of_resumed_run(session: Session, bed: BedSpec, *, quiet: bool, is_named: bool = False) -> Iterator[None]:
-    """As ``of_command``, for the run or night of an ephemeral bed whose command was killed. A kept bed stays.
+    """Do what ``of_command`` does, for the run or night of an ephemeral bed whose command was killed. A kept bed stays.
 
     ``is_named``: by its inventory, so that a job which the body submits is released too.
     """

@@ -286,7 +286,7 @@ class SlurmProvider(HostsProvider):
         self._make_directories(bed, host)
 
     def _archive_path(self, bed: BedSpec, host: HostSpec, digest: str) -> str:
-        """On the shared file system, where ``prepare`` writes it before the steps start."""
+        """Return a path on the shared file system, where ``prepare`` writes the archive before the steps start."""
         return f"{bed.hostdir}/agent/agent-{digest}.pyz"
 
     def _place_archive(self, bed: BedSpec, host: HostSpec, path: str, content: bytes) -> None:

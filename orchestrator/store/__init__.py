@@ -1,1 +1,1 @@
-"""What lasts on the controller: the journal, bundles, bed files, locks and the cache of twins."""
+"""Keeps what lasts on the controller: the journal, bundles, bed files, locks and the cache of twins."""

@@ -333,6 +333,11 @@ def is_sealed(directory: Path) -> bool:
 Stage = Literal["none", "open", "ended", "closed"]
 
 
+def is_twin_reused(directory: Path) -> bool:
+    """Return whether a run is compared with the reference runs of an earlier one."""
+    return (directory / TWIN).exists() and bool(paths.document(directory, TWIN).get("reused"))
+
+
 def stage(directory: Path) -> Stage:
     """Raises TornBundleError for a damaged history."""
     if not (directory / TRIAL).exists() and not (directory / HISTORY).exists():

@@ -67,7 +67,7 @@ Selection = tuple[Mapping[str, bytes], tuple[LeftOut, ...], tuple[Redacted, ...]
 
 
 def of_run(project: Project | None, trial_files: Mapping[str, bytes], secrets: Iterable[str]) -> Selection:
-    """As ``select``, or of ``trial_files`` if the trial runs no script. ``secrets``: known values."""
+    """Select as ``select`` does, or from ``trial_files`` if the trial runs no script. ``secrets``: known values."""
     values = tuple(secrets)
     if project is None:
         return without_secrets(trial_files, lambda content: redact.contains_secret(content, values))

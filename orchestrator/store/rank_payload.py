@@ -1,4 +1,4 @@
-"""What the ranks of a run need (code, workloads, algorithms, digits, the project of the user's script), and the fingerprint of a run.
+"""Collects what ranks need (code, workloads, algorithms, digits, the project of the user's script), and the fingerprint of a run.
 
 The fingerprint has what the result depends on: versions, CPU, GPUs, threads, and hashes of code and data.
 """

@@ -83,7 +83,7 @@ def is_derived(directory: Path) -> bool:
 
 
 def verify_evidence(directory: Path) -> tuple[str, ...]:
-    """Like ``verify``, for the evidence only. Raises TornBundleError."""
+    """Verify the evidence only, as ``verify`` does. Raises TornBundleError."""
     return _compare(directory, MANIFEST, evidence(directory))
 
 

@@ -1,4 +1,4 @@
-"""Whether the documents, the history and the event files of nodes and keepers of a bundle say the same, in both directions."""
+"""Compares the documents, the history and the event files of nodes and keepers of a bundle, in both directions."""
 
 from __future__ import annotations
 

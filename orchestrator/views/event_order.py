@@ -1,4 +1,4 @@
-"""When an event happened, and which of two events came first."""
+"""Tells when an event happened, and which of two events came first."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Clocks:
         return event.t if mono is None else self.start + mono - self.mono
 
     def uncertainty_s(self, event: Event) -> float:
-        """By how much ``at`` may be wrong; infinite where only the arrival is known."""
+        """Return by how many seconds ``at`` may be wrong; infinite where only the arrival is known."""
         if self.boot and event.at.boot == self.boot:
             return 0.0
         known = self.hosts.get(event.at.boot)

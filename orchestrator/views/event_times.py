@@ -1,4 +1,4 @@
-"""Whether the times of a history are possible: each by its writer's clock, and every effect after its cause."""
+"""Checks that the times of a history are possible: each by its writer's clock, and every effect after its cause."""
 
 from __future__ import annotations
 

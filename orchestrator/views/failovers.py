@@ -177,7 +177,7 @@ def _cause(
 
 
 def fault_start(trace: FaultTrace, limit: Event, times: Clocks) -> Event | None:
-    """From where the time of a fault counts that event ``limit`` detected: the return of the injecting call.
+    """Return where the time of a fault begins that event ``limit`` detected: the return of the injecting call.
 
     A slow call may be detected before it returns. Then the time counts from its beginning, or, where that is not
     recorded, from its command.

@@ -138,7 +138,7 @@ class Cause:
 
     @property
     def how(self) -> str:
-        """For example: was ended by SIGKILL; left with exit code 3; left with exit code 1: ValueError: no luck."""
+        """Say how it exited, for example: was ended by SIGKILL; left with exit code 3; left with exit code 1: ValueError: no luck."""
         code = self.exit.data.code or 0
         if code == 0:
             return "left with exit code 0 while other ranks still needed it"
@@ -197,8 +197,10 @@ def _peers(history: History, gang: Gang) -> Iterator[str]:
     for rank in [rank for rank in standing.absent(stacks) if standing.is_in_script(stacks[rank])][:_NAMED]:
         yield f"rank {rank} was at {standing.position(stacks[rank])}, in no collective"
     failed = {rank: event.data.stack or () for rank, event in gang.by_rank(events.RankError).items()}
-    if len(waiting := standing.groups({**failed, **stacks})) > 1:
-        yield f"different collectives: {standing.places(waiting)}"
+    waiting = tuple(group for group in standing.groups({**failed, **stacks}) if group.call not in standing.PAIRED)
+    if len(waiting) > 1:  # one call may stand at two lines that match, such as a broadcast of rank 0 and of the others
+        what = "collectives" if len({group.call for group in waiting}) > 1 else "lines"
+        yield f"different {what}: {standing.places(waiting)}"
 
 
 def _early_leaver(

@@ -1,4 +1,4 @@
-"""Whether a history is complete: nothing dropped, doubled or reordered, and no outcome without its command."""
+"""Checks that a history is complete: nothing dropped, doubled or reordered, and no outcome without its command."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def _steps(history: History) -> int | None:
 
 
 def _loss(history: History) -> float | None:
-    """At the end the mean over ranks of the last step, where ranks reported it; before, the newest of rank 0."""
+    """Return the mean over ranks of the last step at the end, where ranks reported it; before, the newest of rank 0."""
     ends = [event.data for event in history.of(events.RankFinished) if event.data.rank == 0]
     losses = [number(event.data.loss) for event in history.of(events.Progress)]
     losses += [number(end.loss) for end in ends] + [number(end.loss_mean) for end in ends]

@@ -1,4 +1,4 @@
-"""What the probes of nodes measured: figures by node, with their medians and spreads, facts, and what is missing."""
+"""Gathers what the probes of nodes measured: figures by node, with their medians and spreads, facts, and what is missing."""
 
 from __future__ import annotations
 
@@ -78,13 +78,13 @@ def ends(history: History) -> tuple[Event[ProbeDone], ...]:
 
 
 def figures(history: History) -> tuple[NodeFigure, ...]:
-    """In the order of the probes, then of the ranks."""
+    """Return the figures in the order of the probes, then of the ranks."""
     labels = node_labels(history)
     return tuple(figure for event in ends(history) for figure in _figures(event, labels[event.data.rank]))
 
 
 def rows(history: History) -> tuple[FigureRow, ...]:
-    """By name, in the order in which they were first measured."""
+    """Group the figures by name, in the order in which they were first measured."""
     by_name: dict[str, list[NodeFigure]] = {}
     for figure in figures(history):
         by_name.setdefault(figure.name, []).append(figure)

@@ -68,7 +68,7 @@ def lost_steps(
 
 
 def caught_up(history: History, records: Sequence[StepRecord], epoch: int) -> float | None:
-    """When every rank had completed the first step beyond the last before ``epoch``, in seconds since the run began."""
+    """Return when every rank had completed the first step beyond the last before ``epoch``, in seconds since the run began."""
     last = max((record.step for record in records if record.epoch < epoch), default=None)
     gang = next((gang for gang in gangs(history) if gang.epoch == epoch), None)
     if last is None or gang is None:
@@ -153,7 +153,7 @@ def _step_ends(history: History) -> Callable[[StepRecord], float]:
 
 
 def _first_step(history: History, gang: Gang) -> float | None:
-    """When the last rank had done its first step."""
+    """Return when the last rank had done its first step."""
     when = clock(history)
     if not gang.is_complete(events.RankStep):
         return None

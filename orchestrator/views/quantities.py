@@ -21,7 +21,7 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """For sentences: 38 us, 14 ms, 0.89 s, 4.5 s."""
+    """Write a duration for sentences: 38 us, 14 ms, 0.89 s, 4.5 s."""
     if seconds < 1e-3:
         return f"{seconds * 1e6:.3g} us"
     return f"{seconds * 1e3:.3g} ms" if seconds < 0.1 else f"{seconds:.2f} s"

@@ -1,4 +1,4 @@
-"""Where the ranks of a script stand: in which collective, at which line of the user's code, and what keeps them from joining."""
+"""Tells where the ranks of a script stand: in which collective, at which line of the user's code, and what keeps them from joining."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ V = TypeVar("V")
 #: Frame by frame from the innermost one, each as ``FILE:LINE FUNCTION``.
 Stacks = Mapping[int, tuple[str, ...]]
 #: Frames of a rank that waits for its peers: a collective, or the backward pass in which gradients are reduced.
-_WAITING = re.compile(r"torch/distributed/|torch/nn/parallel/distributed\.py|_engine_run_backward")
+_WAITING = re.compile(r"torch/distributed/(?!checkpoint/)|torch/nn/parallel/distributed\.py|_engine_run_backward")
 _LIBRARY = re.compile(r"site-packages/|dist-packages/|/lib/python3|<frozen|<string>|payloads/\w+/orchestrator/|\.pyz/")
 #: Functions of torch.distributed through which every call goes.
 _WRAPPERS = ("wrapper", "_wrapper", "decorate_context", "func_return")
+#: Calls that match another call of their peer.
+PAIRED = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 #: Errors of a rank that has waited in vain for its peers, or that met them in another collective: as gloo, NCCL and torch's store word
 #: them. A time-out of the job's own, such as of a download, is none.
 _OF_PEERS = re.compile(

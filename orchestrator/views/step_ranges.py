@@ -84,7 +84,7 @@ _decoded = functools.lru_cache(maxsize=16)(decode)
 
 
 def check(lines: Iterable[watch.Line]) -> None:
-    """Whether the ranges of a process follow on one another, and say what lines of the same steps say. Raises WrongRange."""
+    """Check that the ranges of a process follow on one another, and say what lines of the same steps say. Raises WrongRange."""
     after = 0
     steps: dict[int, watch.Step] = {}
     for line in lines:
@@ -122,7 +122,7 @@ def _step(line: watch.Range, known: Columns, index: int) -> watch.Step:
 
 
 class Steps(Mapping[int, watch.Step]):
-    """By number. A step that stands in full beside its range is the one in full."""
+    """The steps of a process by number. A step that stands in full beside its range is the one in full."""
 
     def __init__(self, lines: Iterable[watch.Line]) -> None:
         lines = tuple(lines)
@@ -151,7 +151,7 @@ class Steps(Mapping[int, watch.Step]):
         return sum(line.count for line in self.ranges) + len(self._alone)
 
     def __iter__(self) -> Iterator[int]:
-        """In order."""
+        """Yield the numbers in order."""
         for first, last in self.intervals():
             yield from range(first, last + 1)
 

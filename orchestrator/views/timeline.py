@@ -1,4 +1,4 @@
-"""What each node did when: a state per node that events change, as spans."""
+"""Tells what each node did when: a state per node that events change, as spans."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .gangs import begin_nodes, start_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """What a node did for a time. kind: start | run | held | paused | dead | idle."""
+    """The state of a node for a time. kind: start | run | held | paused | dead | idle."""
 
     node: str
     kind: str

@@ -22,7 +22,7 @@ RankOfAttempt = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankReport:
-    """What a rank of one attempt reported. ``steps``: the steps that it did; ``written``: its records, None if not known.
+    """The report of a rank of one attempt. ``steps``: the steps that it did; ``written``: its records, None if not known.
 
     ``finished``: it ended by itself; a rank that was killed may lack records of its last step.
     """

@@ -56,3 +56,25 @@ def test_placeholders_are_noticed() -> None:
     names = ["each", "found", "mine", "one", "seen", "told"]
     assert sorted(name for _, name in placeholders(text)) == names
     assert placeholders("import json as codec\nrow = {'one': 1}\nprint(end='')\nstart(found=row)\n") == []
+
+
+#: A docstring that begins with one of these leaves its subject to the reader.
+OPENINGS = {
+    "about", "above", "after", "against", "along", "among", "as", "at", "because", "before", "behind", "below", "beside", "between",
+    "beyond", "by", "despite", "during", "except", "for", "from", "how", "if", "in", "inside", "into", "like", "of", "on", "once", "over",
+    "per", "since", "than", "through", "till", "to", "toward", "towards", "under", "unless", "unlike", "until", "upon", "via", "what",
+    "when", "where", "whether", "which", "while", "who", "whom", "whose", "why", "with", "within", "without",
+}  # fmt: skip
+
+
+def test_no_docstring_begins_with_a_preposition_or_a_question_word() -> None:
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    wrong = [
+        f"{path.relative_to(ROOT)}: {text.splitlines()[0]}"
+        for path in sources()
+        if path.is_relative_to(ROOT / "orchestrator")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, documented) and (text := ast.get_docstring(node))
+        if text.split()[0].rstrip(",:.").lower() in OPENINGS
+    ]
+    assert wrong == []

@@ -129,6 +129,6 @@ def test_the_drill_of_the_action_names_what_was_lost_beside_the_line_that_loads(
     (shown,) = [text for text in done.stdout.splitlines() if text.startswith("::")]
     assert shown.startswith("::error file=train.py,line="), shown
     assert line - 2 <= int(shown.split("line=")[1].split(",")[0]) <= line + 2 and "without its optimizer" in shown
-    assert (tmp_path / "output").read_text() == "outcome=fail\n"
+    assert (tmp_path / "output").read_text().startswith("outcome=fail\nartifact=ccbed-2")
     assert (tmp_path / "summary").read_text() == (tmp_path / "ccbed-report" / "summary.md").read_text()
     assert not list((tmp_path / "state").glob("ccbed/beds/*.json")), "the bed is taken down"

@@ -40,9 +40,10 @@ def ccbed(state: Path, *args: str) -> tuple[int, str]:
         (b"all: {hosts: {h: {ansible_connection: local, ccbed_gpus: two}}}\n", "ccbed_gpus: must be a whole number"),
         (b"all: {hosts: {h: {ansible_connection: local, ccbed_nods: 2}}}\n", "did you mean ccbed_nodes?"),
         (b"all: {hosts: {h: {ansible_connection: local, ccbed_nodes: 1000000}}}\n", "must be <= 1024"),
-        (
+        pytest.param(
             b"all: {hosts: {h: {ccbed_nodes: 2, ccbed_provider: process}}}\n",
             "b.yml:1: hosts.h.ansible_connection: provider process runs on the",
+            marks=pytest.mark.slow,
         ),
         (b"a: &a [*a]\n", "b.yml: not valid YAML: an alias contains itself"),
     ],

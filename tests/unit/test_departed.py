@@ -22,6 +22,9 @@ from orchestrator.store import bed_files as store
 
 from .fake_bed import FakeProvider
 
+#: Ansible lists inventories with hosts behind SSH.
+pytestmark = pytest.mark.slow
+
 PREPARED = {"alive": True, "pid": 9, "agent": "a" * 64}
 
 

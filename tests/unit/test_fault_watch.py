@@ -120,7 +120,7 @@ def _lift(node: StoppableNode) -> None:
     if was_stopped := node.processes()[0].state == "T":
         _continue(node)
     end = time.monotonic() + 60
-    while processes.cpu_s(node._pid) - used_s < 0.7:
+    while processes.cpu_s(node._pid) - used_s < 0.8:
         assert time.monotonic() < end
     if was_stopped:
         os.kill(node._pid, signal.SIGSTOP)

@@ -32,6 +32,9 @@ from orchestrator.store import bed_files as store
 from . import beds
 from .fleet import Fleet, Verb, ccbed, fleet
 
+#: Ansible lists inventories with hosts behind SSH.
+pytestmark = pytest.mark.slow
+
 __all__ = ["ccbed", "fleet"]
 
 

@@ -16,6 +16,7 @@ import pytest
 from orchestrator.model.gang import Isolation, WorkDir
 from orchestrator.model.run import Twin
 from orchestrator.model.trial import Trial, World
+from orchestrator.rank.runtime import opened_files
 from orchestrator.run import judging, kept_references, twin_runs
 from orchestrator.store import bundle, paths
 
@@ -130,7 +131,9 @@ def make_database(path: Path) -> None:
     connection.close()
 
 
-@pytest.mark.parametrize("kind", READS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * ("torch" in text)) for kind, text in READS.items()]
+)
 def test_what_the_reference_run_read_forbids_its_use_once_it_has_changed(stand: Stand, kind: str) -> None:
     data = stand.data / "numbers"
     make_database(data)
@@ -262,18 +265,41 @@ def test_a_large_file_is_known_by_size_time_and_inode(tmp_path: Path, monkeypatc
     assert kept_references.mark(f"open {file}", hidden=[str(tmp_path)]) == kept_references.ABSENT
 
 
+@pytest.mark.parametrize("name", [bundle.CHOSEN_TWIN, bundle.TWIN], ids=["", "after a crash"])
 @pytest.mark.parametrize(("is_alike", "passes"), [(True, True), (True, False), (False, True)])
 def test_only_pass_rests_on_reference_runs_that_are_used_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_alike: bool, passes: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_alike: bool, passes: bool, name: str
 ) -> None:
-    notes: list[str] = []
-    request: Any = SimpleNamespace(
-        on_note=notes.append, on_stage=lambda text: None, catalogue=None, bed=SimpleNamespace(workdir="/bed")
-    )
-    (tmp_path / bundle.CHOSEN_TWIN).write_text('{"reused": true}')
+    request: Any = SimpleNamespace(on_stage=lambda text: None, catalogue=None, bed=SimpleNamespace(workdir="/bed"))
+    (tmp_path / name).write_text('{"reused": true}')
     monkeypatch.setattr(twin_runs, "_restart", lambda directory: [])
     monkeypatch.setattr(kept_references, "is_restarted_alike", lambda *_: is_alike)
     monkeypatch.setattr(judging, "passes", lambda *_: passes)
-    twin_runs._use_again(request, tmp_path)
-    assert (tmp_path / bundle.TWIN).exists() == (not notes) == (is_alike and passes)
+    is_used = twin_runs._use_again(request, tmp_path)
+    assert (tmp_path / bundle.TWIN).exists() == is_used == (is_alike and passes)
     assert not (tmp_path / bundle.CHOSEN_TWIN).exists()
+
+
+@pytest.mark.parametrize("harm", ["a torn line", "no room"])
+def test_records_that_cannot_be_kept_end_no_drill(stand: Stand, monkeypatch: pytest.MonkeyPatch, harm: str) -> None:
+    stand.script("pass")
+    origin = stand.keep()
+    if harm == "no room":
+        monkeypatch.setattr(
+            paths, "write_json", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+        )
+    else:
+        (record,) = stand.path.rglob("opened-r*.jsonl")
+        record.write_text(record.read_text() + '["open", "/da')
+    twin = Twin(
+        key="k", run="runs/r-twin", losses={}, digests={}, steps=1, faults=0, restarts=0, final_loss=0.0, control=None
+    )
+    kept_references.keep_if_possible(stand.request, origin, twin, None, ())
+    assert stand.notes[-1].startswith("the reference runs are not kept for the next drill: ")
+    assert not kept_references._file(stand.request).exists()
+
+
+def test_what_precedes_a_command_of_a_shell_is_not_recorded(tmp_path: Path) -> None:
+    notes: list[tuple[str, object]] = []
+    opened_files._start(lambda kind, value="": notes.append((kind, value)), b"API_KEY=xyzzy sleep 1")
+    assert notes == [("start", "a shell")]

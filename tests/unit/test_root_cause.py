@@ -166,7 +166,7 @@ def test_where_the_failed_ranks_raised_counts_beside_where_the_others_stood() ->
     cause = _cause(run)
     assert cause.rank == 1
     assert cause.how == (
-        "was ended by SIGABRT: different collectives: rank 2 in all_reduce at who.py:35, "
+        "was ended by SIGABRT: different lines: rank 2 in all_reduce at who.py:35, "
         "ranks 0 and 3 in all_reduce at who.py:18; a peer sent 6,176 bytes where it expected 32"
     )
 

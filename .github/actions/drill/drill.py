@@ -66,9 +66,8 @@ def main() -> int:
     done = subprocess.run(command(), stdout=subprocess.PIPE, text=True, check=False)
     try:
         document: dict[str, Any] = json.loads(done.stdout)
-    except ValueError:
-        print(done.stdout)
-        return done.returncode or 4
+    except ValueError:  # an earlier Python, or no ccbed
+        document = {"exit": done.returncode or 4, "sentence": done.stdout.strip() or "ccbed printed nothing"}
     shutil.rmtree(REPORT, ignore_errors=True)
     report = Path(document["directory"]) / "report" if "directory" in document else None
     if report and report.is_dir():
@@ -80,12 +79,12 @@ def main() -> int:
         print(text)
     for name, content in {
         "GITHUB_STEP_SUMMARY": summary.read_text() if summary.is_file() else "\n".join([*rungs, ""]),
-        "GITHUB_OUTPUT": f"outcome={OUTCOMES.get(done.returncode, 'broken')}\n",
+        "GITHUB_OUTPUT": f"outcome={OUTCOMES.get(document['exit'], 'broken')}\nartifact=ccbed-{document.get('run', 'drill')}\n",
     }.items():
         if os.environ.get(name):
             with Path(os.environ[name]).open("a") as file:
                 file.write(content)
-    return done.returncode
+    return int(document["exit"])
 
 
 if __name__ == "__main__":

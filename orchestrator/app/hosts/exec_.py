@@ -41,7 +41,7 @@ class ExecRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Executed:
-    """How a command ended. ``code``: its exit code as in a shell; ``problem``: why it did not start."""
+    """The end of a command. ``code``: its exit code as in a shell; ``problem``: why it did not start."""
 
     bed: str
     node: str

@@ -1,4 +1,4 @@
-"""Which node of a bed is which node of an earlier one: a node is known by its host.
+"""Matches the nodes of a bed with those of an earlier one: a node is known by its host.
 
 A bed gives a name to another host when it is brought up anew, and in every Slurm job.
 """

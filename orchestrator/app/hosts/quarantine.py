@@ -27,7 +27,7 @@ OFFENCES, RECENT = 2, 10
 
 
 class Night(Protocol):
-    """What is recorded of a night that accuses nodes."""
+    """The record of a night that accuses nodes."""
 
     @property
     def name(self) -> str: ...
@@ -120,7 +120,7 @@ class Quarantine:
 
     @property
     def next_number(self) -> int:
-        """Of the bed's next recorded night. Files of earlier versions have no last number."""
+        """Return the number of the bed's next recorded night. Files of earlier versions have no last number."""
         return max(self.last_number, *(offence.number for offence in self.offences), *self.released.values(), 0) + 1
 
 

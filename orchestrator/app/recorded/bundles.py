@@ -54,7 +54,7 @@ class VerifyRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """What a seal and its signatures say. ``signers``: who signed the evidence; ``unchecked``: signatures without a key to check them."""
+    """A check of a seal and its signatures. ``signers``: who signed the evidence; ``unchecked``: signatures without a key to check them."""
 
     run: str
     problems: tuple[str, ...]

@@ -63,7 +63,7 @@ class CompareRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """What was compared. ``content``: of two runs, groups, or nights, a loss and its band, or of systems; ``sides``: the runs A, and B.
+    """A comparison. ``content``: of two runs, groups, or nights, a loss and its band, or of systems; ``sides``: the runs A, and B.
 
     ``failed``, ``undecided``: rows beyond the ``limit``, and rows that may be; ``missing``: failed cases that a run lacks;
     ``few``: undecided ones with too few samples; ``page``: that was written.

@@ -1,1 +1,1 @@
-"""From the command line to values: sessions, beds, trials, options, sizes, prepared hosts."""
+"""Turns the command line into values: sessions, beds, trials, options, sizes, prepared hosts."""

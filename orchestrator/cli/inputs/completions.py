@@ -1,4 +1,4 @@
-"""What the shell completes. Each is click's ``shell_complete`` of a parameter; ``app/listing.py`` is loaded when the shell asks."""
+"""Holds the shell's completions. Each is click's ``shell_complete`` of a parameter; ``app/listing.py`` is loaded when the shell asks."""
 
 from __future__ import annotations
 

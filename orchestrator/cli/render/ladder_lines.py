@@ -83,7 +83,7 @@ def _checked(run: Run, named: list[Verdict], bad: list[Verdict]) -> str:
 
 
 def clipped(text: str, *, indent: int, rows: int) -> str:
-    """As much of a text as fits in so many rows of ``WIDTH`` columns from ``indent`` on, to the end of a clause; 0 rows: all of it."""
+    """Return what of a text fits in so many rows of ``WIDTH`` columns from ``indent`` on, to the end of a clause; 0 rows: all of it."""
     if not rows:
         return text
     size = WIDTH - indent

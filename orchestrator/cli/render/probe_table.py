@@ -1,4 +1,4 @@
-"""What the probes of nodes measured, for the terminal: a row for each figure, a column for each node, medians and spreads."""
+"""Shows on the terminal what the probes measured: a row for each figure, a column for each node, medians and spreads."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Style(NamedTuple):
-    """How a part of a line is shown. ``fg``: its colour."""
+    """The look of a part of a line. ``fg``: its colour."""
 
     fg: str | None = None
     bold: bool | None = None
@@ -95,7 +95,7 @@ class Terminal:
 
     @contextmanager
     def surviving(self) -> Iterator[None]:
-        """If the reader of the output has gone, as with ``| head``, what follows is discarded: a run goes on without it."""
+        """Discard what follows if the reader of the output has gone, as with ``| head``: a run goes on without it."""
         try:
             yield
         except BrokenPipeError:
@@ -209,7 +209,7 @@ class Terminal:
 
 
 class Invocation(Protocol):
-    """What shows a run knows of the session: its terminal, its plugins, and the beds that go down with it."""
+    """The part of the session that a display of a run knows: its terminal, its plugins, and the beds that go down with it."""
 
     terminal: Terminal
     is_json: bool

@@ -55,7 +55,7 @@ def rows_of(trial: Trial, history: History) -> Iterator[tuple[str, ...]]:
 
 
 def _steps(history: History, rank: int, epoch: int) -> list[tuple[float, int]]:
-    """When a rank had made how many steps, in an attempt."""
+    """Return (time, number of steps by then) for each report of a rank in an attempt."""
     notes = (event for event in history.of(events.RankStep, events.Progress) if event.epoch == epoch)
     own = (event for event in notes if event.data.rank == rank)
     return [(event.t, (event.data.step or 0) + (getattr(event.data, "offset", None) or 0)) for event in own]

@@ -51,7 +51,7 @@ class ModelRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutRequest:
-    """How an estimate distributes the model and the batch."""
+    """The distribution of the model and the batch in an estimate."""
 
     strategy: str = option("dp", "How the model and the batch are distributed.", choices=layout.STRATEGIES)
     gpus: int | None = option(None, "Number of ranks.  [default: 4]", least=1)

@@ -66,7 +66,7 @@ def kinds(measured: Measured) -> dict[str, list[Row]]:
 
 
 def bandwidth(measured: Measured, rows: list[Row]) -> Chart:
-    """Of one kind of cases: for each algorithm a curve, and one of its model."""
+    """Draw one kind of cases: for each algorithm a curve, and one of its model."""
     known = sorted({row.case.bytes for row in rows})
     curves = []
     for number, name in enumerate(dict.fromkeys(row.case.algorithm for row in rows)):
@@ -195,7 +195,7 @@ def curve(samples: Floats, points: int) -> tuple[Floats, Floats]:
 
 
 def thinned(x: Floats, y: Floats, most: int) -> tuple[Floats, Floats]:
-    """At most so many points, about: in each stretch of ``x`` the lowest and the highest, so that no outlier is lost."""
+    """Keep about ``most`` points: in each stretch of ``x`` the lowest and the highest, so that no outlier is lost."""
     import numpy as np
 
     if x.size <= most:

@@ -260,7 +260,7 @@ def _cell(value: float | None, width: int) -> str:
 
 
 def fitted(value: float, width: int) -> str:
-    """At most ``width`` characters, at least two digits behind the point where they fit; more for what is below 1."""
+    """Write at most ``width`` characters, at least two digits behind the point where they fit; more for what is below 1."""
     for digits in (width - 2, 2, 1, 0) if value < 1 else (2, 1, 0):
         text = f"{value:{width}.{digits}f}"
         if len(text) <= width:

@@ -38,7 +38,7 @@ class Duration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overhead:
-    """What an iteration takes beside the collective: barriers, the transfer that empties buckets, filling and checking."""
+    """The cost of an iteration beside the collective: barriers, the transfer that empties buckets, filling and checking."""
 
     warmup: int
     barrier_s: float

@@ -179,7 +179,7 @@ class Meter:
         )
 
     def _choose(self, case: cases.Case, limit_s: float) -> algorithm_choice.Choice:
-        """By the model; by measurements of those that it cannot tell apart, if that takes no longer than ``limit_s``.
+        """Choose by the model; measure those that it cannot tell apart, if that takes no longer than ``limit_s``.
 
         Rank 0 decides for all: ranks would differ by rounding.
         """

@@ -65,7 +65,7 @@ def need(among: Sequence[cases.Case], rank: int) -> int:
 
 
 def _with_candidates(among: Iterable[cases.Case]) -> Iterator[cases.Case]:
-    """In place of auto all of its candidates, because it measures them in turn."""
+    """Replace auto by all of its candidates, because it measures them in turn."""
     for case in among:
         if case.item.algorithm == model.AUTO:
             yield from (cases.chosen(case, candidate.name) for candidate in algorithm_choice.candidates(case))
@@ -91,7 +91,7 @@ def _layout(case: cases.Case, ranks: Sequence[int], me: int) -> tuple[case_layou
 
 
 def _largest(items: Sequence[cases.Item]) -> Sequence[cases.Item]:
-    """Of the items that differ only in size, the largest; all items if they may be a sequence, whose buffers exist together."""
+    """Return the largest of the items that differ only in size; all items if they may be a sequence, whose buffers exist together."""
     if any(item.after or any(item.gaps) for item in items):
         return items
     largest: dict[object, cases.Item] = {}

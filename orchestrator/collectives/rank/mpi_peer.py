@@ -59,7 +59,7 @@ class Job:
     mpirun: subprocess.Popen[bytes] | None = None
 
     def leave(self) -> None:
-        """After MPI_Finalize: let the programs that mpirun started end, and wait for them."""
+        """Let the programs that mpirun started end, and wait for them. MPI_Finalize comes before."""
         for connection in self.connections:
             connection.close()
         if self.mpirun:

@@ -1,4 +1,4 @@
-"""When the collectives of a replayed sequence start: each waits for others, and for a gap that stands for computing. Pure."""
+"""Computes when the collectives of a replayed sequence start: each waits for others, and for a gap that stands for computing. Pure."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Schedule:
     spans: list[tuple[float, float] | None] = field(default_factory=list)
 
     def due(self, waits: Sequence[Wait]) -> float:
-        """When the next collective starts; the last end where it waits for collectives of other ranks alone."""
+        """Return when the next collective starts; the last end where it waits for collectives of other ranks alone."""
         times = [time + wait.seconds for wait in waits if (time := self._time(wait)) is not None]
         return max(times, default=self._last()[1])
 
@@ -120,7 +120,7 @@ def _fits(sequence: Sequence[Iteration], costs: Mapping[int, Costs], index: int)
 
 
 def _slacks(waits: Iterable[Wait], run_s: float) -> Iterator[float]:
-    """For each wait, the seconds between the end of the collective before and the next start, at least."""
+    """Yield for each wait the seconds between the end of the collective before and the next start, at least."""
     for wait in waits:
         if wait.back in (LAST, 1):
             yield wait.seconds - (run_s if wait.is_from_start else 0.0)

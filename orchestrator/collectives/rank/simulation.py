@@ -101,7 +101,7 @@ class _Rank:
 
 
 def play(programs: Sequence[Program], fabric: Fabric) -> Moment:
-    """When the last rank has completed its schedule. Raises ValueError if the schedules do not fit together."""
+    """Return when the last rank has completed its schedule. Raises ValueError if the schedules do not fit together."""
     return _Player(programs, fabric).run()
 
 
@@ -222,7 +222,7 @@ class _Player:
         heapq.heappush(self._events, (max(seconds, self._now), self._count, call))
 
     def _advance(self) -> None:
-        """To the next event, or to the end of the next message on the wire."""
+        """Advance to the next event, or to the end of the next message on the wire."""
         rates = _fair(self._flows, self._fabric)
         ends = {id(flow): self._now + flow.left / rates[id(flow)] for flow in self._flows}
         first = min(ends.values(), default=math.inf)

@@ -199,7 +199,7 @@ def _ends(model: Model, layout: Layout, micro: int, flight: int, stage: int) -> 
 def fitting_layouts(
     model: Model, layout: Layout, optimizer: Optimizer, batch: int | None, limit: int
 ) -> tuple[tuple[Layout, Memory], ...]:
-    """At most five layouts on the same number of GPUs that fit into ``limit`` bytes, the simplest first."""
+    """Return at most five layouts on the same number of GPUs that fit into ``limit`` bytes, the simplest first."""
     result = []
     for other in _candidates(model, layout):
         if batch is not None and batch < other.dp * other.microbatches:

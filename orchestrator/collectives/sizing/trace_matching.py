@@ -155,7 +155,7 @@ def _pair(events: Sequence[Event]) -> dict[int, Event]:
 
 
 def _meet(queues: dict[int, tuple[Event, ...]], ranks: int, placed: _Placed) -> Iterator[Step]:
-    """In rounds, the collectives that all members have reached; equal collectives of a round run at the same time."""
+    """Yield, in rounds, the collectives that all members have reached; equal collectives of a round run at the same time."""
     at = dict.fromkeys(queues, 0)
     gaps = {key: gap for events in queues.values() for key, gap in _gaps(events).items()}
     while _left(queues, at):
@@ -225,7 +225,7 @@ def _left(queues: dict[int, tuple[Event, ...]], at: dict[int, int]) -> bool:
 
 
 def _stuck(queues: dict[int, tuple[Event, ...]], at: dict[int, int], ranks: int) -> Iterator[str]:
-    """For every waiting rank, the ranks that are missing from its collective."""
+    """Yield for every waiting rank the ranks that are missing from its collective."""
     heads = {rank: queues[rank][at[rank]] if at[rank] < len(queues[rank]) else None for rank in at}
     for rank, event in sorted(heads.items()):
         if event is None:

@@ -201,7 +201,7 @@ def _vocabulary(model: Model, layout: Layout, micro: int) -> Iterator[Collective
 
 
 def _norm_gradients(model: Model, layout: Layout, optimizer: Optimizer) -> Collective:
-    """With sequence parallelism a rank sees some of the tokens: it adds up the gradients of what every rank holds whole."""
+    """Return the sum of gradients of what every rank holds whole: with sequence parallelism a rank sees only some of the tokens."""
     layers, _ = largest_share(model, layout)
     parts = [part for layer in layers for part in layer.parts if part.kind == "whole" and part.name != "positions"]
     size = sum(part.elements for part in parts) * optimizer.for_dtype(model.element).gradients

@@ -49,7 +49,7 @@ def table(measured: Measured) -> Table:
 
 
 def largest(measured: Measured, limit: int) -> Measured:
-    """With the cases of the largest sizes, at most so many, each size whole; with all where no more than two would be left out.
+    """Keep the cases of the largest sizes, at most so many, each size whole; all where no more than two would be left out.
 
     Small sizes say least of a fabric. Of a single size the first cases are kept.
     """
@@ -62,7 +62,7 @@ def largest(measured: Measured, limit: int) -> Measured:
 
 
 def lines(measured: Measured, width: int = 0) -> list[str]:
-    """As plain text. ``width``: columns of the terminal; figures that do not fit are left out, and named in the last line."""
+    """Return plain text. ``width``: columns of the terminal; figures that do not fit are left out, and named in the last line."""
     made, left_out = table(measured), []
     texts = _lines(made)
     for band, name in _LEAST if width else ():

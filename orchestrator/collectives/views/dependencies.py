@@ -164,7 +164,7 @@ def _ready(
 
 
 def _in_step(moved: Transfers, stages: tuple[Stage, ...], chosen: list[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
-    """If most messages are sent in the step in which they are received, by number, assume the same for all messages.
+    """Assume for all messages that they are sent in the step, by number, in which they are received, if most messages are.
 
     Times alone are misleading on a slow link, where messages queue.
     """
@@ -184,7 +184,7 @@ def _owner(moved: Transfers, stages: tuple[Stage, ...]) -> list[int]:
 
 
 def _least(moved: Transfers, rows: NDArray[np.int64], beta: float | None) -> Floats:
-    """Per column the shortest time that its bytes can take: by the probe, else by the quickest transfer of all."""
+    """Return per column the shortest time that its bytes can take: by the probe, else by the quickest transfer of all."""
     import numpy as np
 
     seconds = np.median(moved.seconds[rows], axis=0)

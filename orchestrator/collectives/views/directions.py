@@ -69,7 +69,7 @@ def slow_end(sender: int, receiver: int, directions: Sequence[Direction]) -> str
 
 
 def changes(directions: Sequence[Direction]) -> list[tuple[Direction, ratio.Interval]]:
-    """By how much each direction takes longer than the others. Without those that have no interval, or are faster than their link.
+    """Return how much longer each direction takes than the others; it skips those that have no interval, or are faster than their link.
 
     The probe measures each direction by itself: the ends of both intervals, each of 95 %, bound the change.
     """

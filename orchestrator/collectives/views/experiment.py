@@ -297,7 +297,7 @@ def _directions(history: History, nodes: Mapping[int, str]) -> list[Direction]:
 
 
 def _nodes(run: Run) -> dict[int, str]:
-    """By the last gang that was started; else the first slots of the plan."""
+    """Read the nodes of the ranks from the last gang that was started; else from the first slots of the plan."""
     known = gangs(run.history)
     if known and known[-1].ranks:
         return dict(known[-1].ranks)

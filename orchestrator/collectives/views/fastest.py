@@ -63,7 +63,7 @@ class Fastest:
 
     @property
     def unresolved(self) -> Rival | None:
-        """Of the rivals that are not decided, the one with the greatest change; None if all are."""
+        """Return the rival with the greatest change of those that are not decided; None if all are."""
         unresolved = [rival for rival in self.rivals if rival.outcome == "not resolved"]
         return max(unresolved, key=lambda rival: rival.change.value, default=None)
 

@@ -1,4 +1,4 @@
-"""When the processes of ranks did not run: stopped, out of CPU quota, or waiting for a busy CPU. As each rank recorded it."""
+"""Finds when the processes of ranks did not run: stopped, out of CPU quota, or waiting for a busy CPU. Each rank recorded it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Gaps:
         return np.maximum(overlap, 0.0)
 
     def without_waiting(self) -> Gaps:
-        """Without the time for which a rank waited for a CPU, or may have slept: each gap is shortened at its end."""
+        """Return the gaps without the time for which a rank waited for a CPU, or may have slept: each is shortened at its end."""
         shorter = {
             rank: tuple((start, max(start, end - waited - _SLEPT_S), 0.0) for start, end, waited in known)
             for rank, known in self.of_rank.items()
@@ -72,7 +72,7 @@ def gaps(records: Iterable[StepRecord], setting: Setting) -> Gaps:
 
 
 def _apart(known: Iterable[tuple[float, float, float]]) -> tuple[tuple[float, float, float], ...]:
-    """In order and without overlaps, which records of an earlier attempt might have."""
+    """Return the gaps in order and without overlaps, which records of an earlier attempt might have."""
     result: list[tuple[float, float, float]] = []
     for start, end, waited in sorted(known):
         begin = max(start, result[-1][1]) if result else start

@@ -44,7 +44,7 @@ _FASTER = 1.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkTimes:
-    """Of a case: (sender, receiver) -> ``factors``: its time per byte over that of others, one per iteration that shows it;
+    """The times of a case by (sender, receiver). ``factors``: its time per byte over that of others, one per iteration that shows it;
     ``rates`` in bits/s; ``extra_s``: what it took beyond others, of ``total_s``; ``sizes``: its greatest message."""
 
     factors: Mapping[Ends, tuple[float, ...]]
@@ -58,7 +58,7 @@ def link_times(
     comparable: Sequence[Sequence[Round]], moved: Transfers, pattern: Pattern, rows: NDArray[np.int64], spots: NDArray[np.int64],
     gaps: Gaps, setting: Setting,
 ) -> LinkTimes:  # fmt: skip
-    """Over the iterations ``spots`` of the pattern, whose rows in ``moved`` are ``rows``."""
+    """Measure the links over the iterations ``spots`` of the pattern, whose rows in ``moved`` are ``rows``."""
     import numpy as np
 
     per_byte: dict[tuple[int, int, tuple[Ends, ...], bool, bool], dict[Ends, list[tuple[Floats, Floats]]]] = {}
@@ -131,7 +131,7 @@ class _Message:
 
     @property
     def start(self) -> Floats:
-        """When it may have begun to use the ports: after the message before, unless it overtook that."""
+        """Return when it may have begun to use the ports: after the message before, unless it overtook that."""
         import numpy as np
 
         start: Floats = np.where(self.earliest < self.end, self.earliest, self.sent)
@@ -146,7 +146,7 @@ def _messages(
     spots: NDArray[np.int64],
     link: Link,
 ) -> Iterator[_Message]:
-    """In the order in which they are sent."""
+    """Yield the messages in the order in which they are sent."""
     import numpy as np
 
     rate, burst = ((number(link.spec.get(name)) or 0.0) for name in ("rate", "burst"))
@@ -255,7 +255,7 @@ def _filled(port: _Port, now: Floats, burst: float, rate: float) -> Floats:
 
 
 def _against_others(own: Mapping[Ends, Floats], alone: Mapping[Ends, Floats]) -> dict[Ends, Floats]:
-    """Over the median of the other links that are not slow, by messages that were ``alone``; none for fewer than three links."""
+    """Divide by the median of the other links that are not slow, by messages that were ``alone``; none for fewer than three links."""
     import numpy as np
 
     table = np.stack([alone[link] for link in own])

@@ -67,7 +67,7 @@ class Changes:
         return self.by_case[self.best].high
 
     def needed(self, limit: float) -> int | None:
-        """About how many iterations would show that it is slower by less than ``limit``, or by more."""
+        """Estimate how many iterations would show that it is slower by less than ``limit``, or by more."""
         return self.by_case[self.best].needed(self.counts[self.best], limit, self.is_relative)
 
 

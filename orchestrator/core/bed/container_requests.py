@@ -270,7 +270,7 @@ def _bind(source: str, target: str, *, read_only: bool = False) -> dict[str, str
 
 
 def _networking(bed: BedSpec, node: NodeSpec, addresses: Mapping[str, str]) -> dict[str, Any]:
-    """In the bed's private network: the node's address, and its name as an alias."""
+    """Attach the node to the bed's private network, with its address, and its name as an alias."""
     if bed.network != "private":
         return {}
     endpoint: dict[str, str | list[str] | dict[str, str]] = {"Aliases": [node.name]}

@@ -30,7 +30,7 @@ class Engine:
 
     @property
     def text(self) -> str:
-        """For people: Docker's version alone, podman's with its name."""
+        """Return the version for people: Docker's version alone, podman's with its name."""
         name = f"podman {self.version}" if self.is_podman else self.version
         return f"{name} without root" if self.is_rootless else name
 
@@ -75,7 +75,7 @@ def read(version: Mapping[str, Any], podman: Mapping[str, Any] | None, *, option
 
 
 def knows_update(status: int, message: str) -> bool:
-    """By the response to a change of ``NO_CONTAINER``: an engine without this request has no such page."""
+    """Return whether an engine knows updates, by its response to one of ``NO_CONTAINER``: an engine without them has no such page."""
     return status == 404 and "no such container" in message.lower()
 
 

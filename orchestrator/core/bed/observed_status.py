@@ -70,7 +70,7 @@ def _common_hash(expected: str, hashes: Iterable[str]) -> str:
 def _node(
     specs: Mapping[str, NodeSpec], observed: Mapping[str, Any], interfaces: Mapping[str, Sequence[str]], host: str
 ) -> NodeStatus:
-    """In a private network a container has one interface; otherwise it uses the interfaces of its host.
+    """Return a node's status. A container in a private network has one interface; otherwise it uses the interfaces of its host.
 
     A node with the name of another host's node is named ``name@host``.
     """

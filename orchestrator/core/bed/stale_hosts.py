@@ -1,4 +1,4 @@
-"""Which hosts require preparation, and why: compare the inputs of preparation with those of the last time."""
+"""Finds the hosts that require preparation, and why: compares the inputs of preparation with those of the last time."""
 
 from __future__ import annotations
 

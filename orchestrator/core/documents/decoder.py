@@ -89,7 +89,7 @@ def _decode(data: bytes) -> Any:
 
 
 def parse_document(data: bytes) -> Any:
-    """Like ``parse``, for a whole file: a key that appears twice in an object is rejected as well."""
+    """Parse a whole file as ``parse`` does, and reject a key that appears twice in an object as well."""
     value = parse(data)
     repeated: list[str] = []
 

@@ -206,7 +206,7 @@ def _stalled(trial: Trial, state: State, event: Event) -> Result:
 
 
 def abnormal(trial: Trial, state: State, event: Event) -> Result:
-    """On the first abnormal event of an attempt, stop the gang at once; the decision follows later.
+    """Stop the gang at once on the first abnormal event of an attempt; the decision follows later.
 
     Ranks that stand still, or for which a rank has waited in vain, show first where they are.
     """
@@ -233,7 +233,7 @@ def _recover(trial: Trial, state: State) -> Result:
 
 
 def _reconsider(trial: Trial, state: State) -> Result:
-    """While recovery waits for room, any event may have made some."""
+    """Decide again after any event: it may have made the room that recovery waits for."""
     decision = recovery.decide(trial, state) if state.stage == "wait" else None
     if decision is None:
         return state, ()
@@ -306,7 +306,7 @@ def _applied_late(state: State, event: Event) -> State:
 
 
 def _no_response(trial: Trial, state: State, event: Event) -> Result:
-    """Without a response of a keeper its nodes cannot be restarted; without one of an agent the node is silent."""
+    """Handle a missing response: of a keeper, so that its nodes cannot be restarted; or of an agent, whose node is silent then."""
     if event.command in (events.NodeApply, events.NodeKill):
         return _preparation_failed(trial, state, event)
     return _node_silent(trial, state, event)

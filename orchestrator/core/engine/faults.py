@@ -112,7 +112,7 @@ def _saves_every(state: State) -> int | None:
 
 
 def after_start(trial: Trial, state: State) -> Result:
-    """When all ranks have started for the first time in this run, arm the timers of faults with a time."""
+    """Arm the timers of faults with a time when all ranks have started for the first time in this run."""
     if state.armed:
         return state, ()
     state = replace(state, armed=True)

@@ -76,7 +76,7 @@ def _counted(state: State, event: Event) -> StopProgress:
 
 
 def _counted_worker(progress: StopProgress, epoch: int, data: Progress) -> StopProgress:
-    """Under a launcher a worker that was started again counts its steps from 0."""
+    """Count the steps of a worker of a launcher: one that was started again counts from 0."""
     rank, pid, step = data.rank or 0, data.pid or 0, data.step or 0
     own = progress.workers.get(rank, {})
     workers = {**progress.workers, rank: {**own, pid: max(own.get(pid, 0), step)}}

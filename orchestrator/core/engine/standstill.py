@@ -41,7 +41,7 @@ def on_quiet(trial: Trial, state: State, event: Event[GangQuiet]) -> Result:
 
 
 def on_inspected(trial: Trial, state: State, event: Event[GangInspectDone | CommandFailed]) -> Result:
-    """With the last reply decide: the gang has stalled, or it is busy."""
+    """Decide when the last reply is there: the gang has stalled, or it is busy."""
     inspection = state.inspection
     if inspection is None or event.key not in inspection.awaited:
         return state, ()
@@ -95,7 +95,7 @@ def _has_no_worker(state: State, event: Event[GangInspectDone | CommandFailed]) 
 def describe(
     quiet: GangQuiet, replies: Collection[GangInspectDone], spinning: tuple[int, ...] = ()
 ) -> tuple[str, int | None]:
-    """Where the ranks stand, and the first rank that did not enter the collective in which others wait.
+    """Describe where the ranks stand, and return the first rank that did not enter the collective in which others wait.
 
     ``spinning``: ranks that use their CPU without a step.
     """

@@ -68,7 +68,7 @@ class FaultState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """Why and how the run ends; ``at``: the current step of the shutdown. ``restored``: nodes whose restart was ordered.
+    """The way in which the run ends; ``at``: the current step of the shutdown. ``restored``: nodes whose restart was ordered.
 
     ``is_final``: an interruption ends the run; else it is suspended.
     """
@@ -83,7 +83,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopProgress:
-    """What a planned stop counts. ``steps``: attempt -> steps of the fastest rank; ``is_armed``, ``is_over``: of the timer.
+    """The counts of a planned stop. ``steps``: attempt -> steps of the fastest rank; ``is_armed``, ``is_over``: of the timer.
 
     ``stepped``: (attempt, rank) with a step since the last fault.
     ``workers``: under a job's own launcher, group rank -> pid of a first worker there -> its steps; ``ended``: pids of

@@ -1,4 +1,4 @@
-"""What Ansible's configuration says of hosts whose inventory does not: user, key, port, arguments of ssh, host keys, connection."""
+"""Reads from Ansible's configuration what the inventory does not say of hosts: user, key, port, arguments of ssh, host keys, connection."""
 
 from __future__ import annotations
 

@@ -141,14 +141,14 @@ def _safety(act: Act, bed: BedSpec) -> Safety:
 
 
 def _with_short_lease(act: Act, bed: BedSpec) -> Act:
-    """On a Slurm node, the lease of a pause ends before KillWait as well."""
+    """Shorten the lease of a pause on a Slurm node, so that it ends before KillWait as well."""
     if not _is_pause_on_slurm(act, bed):
         return act
     return replace(act, lease_s=min(act.lease_s, SLURM_PAUSE_S + SLURM_MARGIN_S))
 
 
 def _hint(need: str, provider: str, machine: Machine | None) -> str:
-    """For the error message: the variable that gives a host this capability, or that its engine lacks it."""
+    """Return the end of the error message: the variable that gives a host this capability, or that its engine lacks it."""
     if need == "power-off" and machine and machine.is_own:
         return f"; ccbed runs on it ({machine.name}): name another node of the bed, or run ccbed elsewhere"
     if provider == "docker" and need in ("limit", "pause"):

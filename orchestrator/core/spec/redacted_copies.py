@@ -27,7 +27,7 @@ _PAIRS = [re.compile(pattern, re.MULTILINE) for pattern in (
     r"""["']-{1,2}(?P<name>[\w.-]+)["'][^)\n]{0,200}?\bdefault\s*=\s*["'](?P<value>[^"'\n]+)""",
     r"""(?P<name>\b\w+)\s{0,9}(?::[^=\n]{1,40})?=\s{0,9}(?:\\\n|[\w.]*(?:str|bytes|ield|b64decode|fromhex)\()\s{0,99}(?:default\s?=\s?)?["'](?P<value>[^"'\n]+)""",
     r"""(?P<name>\b\w+)\s?[({]\s?["'](?P<value>(?=[^"'\s]*\d)(?=[^"'\s]*[A-Za-z])[^"'\s]{8,})["']\s?[)}]""",
-    r"""(?P<name>\b\w{0,40}(?:password|passwd|pass|pw|pwd|secret|token))\)?\s?=(?!=)[^=\n]{0,200}(?:\b(?:or|else)\s|[,\[]\s{0,9})["'](?P<value>(?=[^"'\s]*\d)(?=[^"'\s]*[A-Za-z])[^"'\s]{8,})["']""",
+    r"""(?P<name>\b\w{0,40}(?:password|passwd|pass|pw|pwd|secret|token))\)?\s?=(?!=)[^=\n]{0,200}(?:\b(?:or|else)\s|(?:,|(?<![\w\])])\[)\s{0,9})["'](?P<value>(?=[^"'\s]*\d)(?=[^"'\s]*[A-Za-z])[^"'\s]{8,})["']""",
     r"""\b(?P<name>auth|\w*Auth|basic_auth)\s?[=(]\s?\(?["'][^"'\n]*["'],\s*["'](?P<value>[^"'\n]+)""",
     r"""\b(?:name|key)["']?\s{0,9}[:=]\s{0,9}["']?(?P<name>[\w.-]+)["']?\s{0,99},?\s{0,99}["']?value["']?\s{0,9}[:=]\s{0,9}["']?(?P<value>[^"'\s,}]+)""",
     r"""\bvalue["']?\s{0,9}[:=]\s{0,9}["']?(?P<value>[^"'\s,}]+)["']?\s{0,99},?\s{0,99}["']?name["']?\s{0,9}[:=]\s{0,9}["']?(?P<name>[\w.-]+)""",

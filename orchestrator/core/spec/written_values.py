@@ -81,7 +81,7 @@ def printable(text: str) -> str:
 
 
 def _flow(value: Any) -> str:
-    """In YAML's flow style, on one line."""
+    """Write a value in YAML's flow style, on one line."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):

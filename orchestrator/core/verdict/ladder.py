@@ -150,7 +150,7 @@ def _whole(run: Run, view: views.RunView) -> Rung:
 
 
 def _whole_by_bits(run: Run, verdicts: Sequence[Verdict]) -> Rung:
-    """Of a built-in training: its final state, or each step that was done again, shows what it resumed with."""
+    """Judge a built-in training: its final state, or each step that was done again, shows what it resumed with."""
     proofs = [v for v in run.verdicts if v.check in ("bit-exact", "replay-equal")]
     differing = [verdict for verdict in verdicts if verdict.outcome == "fail"]
     equal = [verdict for verdict in proofs if verdict.outcome == "pass"]

@@ -1,4 +1,4 @@
-"""Whether the decisions in a history are those that the engine takes from its events. Pure."""
+"""Checks that the decisions in a history are those that the engine takes from its events. Pure."""
 
 from __future__ import annotations
 

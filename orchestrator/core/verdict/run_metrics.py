@@ -102,7 +102,7 @@ def _strength(run: Run) -> Iterator[Metric]:
 
 
 def _checkpoints(run: Run) -> Iterator[Metric]:
-    """Of a watched script: the stall of a save, the interval between commits, the share of the time of all steps."""
+    """Yield for a watched script the stall of a save, the interval between commits, the share of the time of all steps."""
     lines = training.watched(run)
     cost = training.checkpoint_cost.checkpoint_cost(lines) if lines is not None else None
     if cost is not None:

@@ -16,7 +16,7 @@ MEASURED = {"collective": "iteration", "emulate": "iteration", "infer-dp": "batc
 
 
 def sentence(trial: Trial, run: views.RunView, verdicts: Sequence[Verdict] = ()) -> str:
-    """For example: Node n2 lost at step 30; not back; the run failed at step 29: no policy applies; finished fails."""
+    """Return a sentence, for example: Node n2 lost at step 30; not back; the run failed at step 29: no policy applies; finished fails."""
     parts = [*_failover_parts(trial, run), *_ending(trial, run), *_finding(verdicts, run.reason)]
     text = "; ".join(part.rstrip(".") for part in parts)
     return text[:1].upper() + text[1:] + "."

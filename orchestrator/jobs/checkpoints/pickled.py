@@ -45,7 +45,7 @@ class DamagedError(ValueError):
 
 
 class UnreadError(Exception):
-    """Whether the file is whole is not known: the system does not let it be read, or it is of another form, or too large."""
+    """Nothing tells whether the file is whole: the system does not let it be read, or it is of another form, or too large."""
 
 
 @contextmanager

@@ -75,7 +75,7 @@ def train_step(model, optimizer, loader, args, device):
 
 
 def state(step, model, optimizer, scheduler):
-    """What is saved. The random states of a rank lie under a name of their own: the other names are shared by all ranks."""
+    """Return what is saved. The random states of a rank lie under a name of their own: the other names are shared by all ranks."""
     weights, moments = get_state_dict(model, optimizer)
     progress = {"step": torch.tensor(step), "scheduler": scheduler.state_dict()}
     return {"model": weights, "optimizer": moments, **progress, f"generator-{dist.get_rank()}": random_state()}

@@ -1,4 +1,4 @@
-"""What the workload ``collective`` and its relatives report: cases, links, wrong results."""
+"""Reports of the workload ``collective`` and its relatives: cases, links, wrong results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the orchestrator orders, and what comes of it. ``X`` is the value of the invoke, ``XDone`` that of the ok.
+"""Commands of the orchestrator, and what comes of them. ``X`` is the value of the invoke, ``XDone`` that of the ok.
 
 A fail or an info (indeterminate) carries ``CommandFailed``, unless the class of the outcome has both. A command that comes
 again is not performed again: its outcome is repeated with ``repeated: true`` in its value.
@@ -203,7 +203,7 @@ class GangInspect(Order):
 
 @payload("gang.inspect", "ok", writer="agent")
 class GangInspectDone(Payload):
-    """What each rank did within ``window_s``. ``states``: as in /proc/<pid>/stat; ``stacks``: innermost frame first.
+    """The activity of each rank within ``window_s``. ``states``: as in /proc/<pid>/stat; ``stacks``: innermost frame first.
 
     ``no_stack``: why the stack of a rank could not be taken.
     """
@@ -374,7 +374,7 @@ class ExecStopDone(Payload):
 
 @record
 class CommandFailed(Payload):
-    """Why a command failed, or why its outcome is not known. ``gone``: nothing is left that could perform it.
+    """The reason why a command failed, or why its outcome is not known. ``gone``: nothing is left that could perform it.
 
     ``bed_ended``: why the whole bed has ended, as after the end of its job.
     """

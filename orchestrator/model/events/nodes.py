@@ -42,7 +42,7 @@ class NodeExit(Payload):
 
 @payload("node.ended", writer="keeper")
 class NodeEnded(Payload):
-    """How the node ended: ``oom`` from the container's engine; of a process node ``killed`` and ``left``, its processes."""
+    """The node ended. ``oom``: from the container's engine; of a process node ``killed`` and ``left``, its processes."""
 
     code: Whole | None = null()
     oom: bool | None = None

@@ -1,4 +1,4 @@
-"""What ranks report of themselves, and their exits as the agent sees them."""
+"""Reports of ranks on themselves, and their exits as the agent sees them."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class HoldExpired(Payload):
 
 @record
 class FilePrefix(Record):
-    """How many bytes of a file were written by then, and their SHA-256."""
+    """The number of bytes of a file that were written by then, and their SHA-256."""
 
     bytes: Count | None = None
     sha256: str | None = None
@@ -158,7 +158,7 @@ class RankFinished(Payload):
 
 @payload("rank.error", writer="rank")
 class RankError(Payload):
-    """Why the rank ends. ``kind``: of the error; ``culprit``: the rank that caused it, where that may be another.
+    """The reason why a rank ends. ``kind``: of the error; ``culprit``: the rank that caused it, where that may be another.
 
     ``stack``: of a script, where the error arose: frames as ``FILE:LINE FUNCTION``, the innermost first.
     """

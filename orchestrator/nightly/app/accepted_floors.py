@@ -177,7 +177,7 @@ def _accept_floors(session: Session, directories: Sequence[Path], request: Accep
 
 
 def _spare(floor: Floor, worst: float) -> float:
-    """By what share the worst node is better than the floor."""
+    """Return by what share the worst node is better than the floor."""
     ratio = worst / floor.floor if floor.better == "higher" else floor.floor / worst
     return ratio - 1
 

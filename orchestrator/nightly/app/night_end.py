@@ -156,7 +156,7 @@ def _judge(directory: Path, rows: Sequence[Row], history: History, folder: Path)
 
 
 def _earlier_judgements(directory: Path, night: Night) -> list[NightJudgement]:
-    """Of the last recorded nights of the bed before this one, if the suite has tickets. One that cannot be read is left out."""
+    """Read the judgements of the last recorded nights of the bed before this one, if the suite has tickets; skip what cannot be read."""
     from ..judging import known_defects
 
     judgements: list[NightJudgement] = []

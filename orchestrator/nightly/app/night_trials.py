@@ -131,7 +131,7 @@ class NightTrials:
         return {node.name: renamed[node.name] for node in self.bed.nodes if node.name in renamed}
 
     def _probe_spares(self, cell: Cell) -> None:
-        """Once in a night, before the first trial whose ranks a spare may get. A failover waits for no probe. Raises CcbedError."""
+        """Probe spares once a night, before the first trial that may give them ranks. A failover waits for no probe. Raises CcbedError."""
         _, trial, _ = self._trial(cell)
         placement = self._placement(trial)
         if self._probed is not None or self.members or not self.night.probe_spares_s or is_probe(trial):

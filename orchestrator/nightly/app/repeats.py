@@ -126,7 +126,7 @@ class Repeats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeated:
-    """How all runs of a request ended. ``code``: the worst exit code; ``error``: what ended them early; ``figures``: over all runs."""
+    """The end of all runs of a request. ``code``: the worst exit code; ``error``: what ended them early; ``figures``: over all runs."""
 
     directory: Path
     night: Night

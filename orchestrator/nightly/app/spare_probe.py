@@ -166,7 +166,7 @@ class SpareProbe:
 
 @dataclass(frozen=True, kw_only=True)
 class _Probed:
-    """What was found of a spare. ``directory``: of the run that decided; empty if none did."""
+    """The result of a spare's probe. ``directory``: of the run that decided; empty if none did."""
 
     directory: str
     fitness: Fitness

@@ -66,7 +66,7 @@ def _require_cells(suite: Suite, patterns: Sequence[str]) -> None:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """By name, by the name before the matrix, or by a shell pattern such as gemm*."""
+    """Return whether the pattern is the name, the name before the matrix, or a shell pattern such as gemm* that fits."""
     return pattern in (name, name.partition("[")[0]) or fnmatch.fnmatchcase(name, pattern)
 
 

@@ -1,4 +1,4 @@
-"""Whether spares may join a run: their probed figures beside floors and beside each other, by the rules of the gates."""
+"""Decides whether spares may join a run: their probed figures beside floors and beside each other, by the rules of the gates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the index has of a run and of a night, and what it answers: lists and trends."""
+"""Holds what the index has of a run and of a night, and what it answers: lists and trends."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ class Index:
         return [(directory, value) for directory, value in connection.execute(query)]
 
     def _nights(self, connection: sa.Connection) -> list[NightContent]:
-        """In the order of their directories."""
+        """Read the nights in the order of their directories."""
         return [
             msgspec.json.decode(content, type=NightContent) for _, content in sorted(self._rows(connection, "night"))
         ]

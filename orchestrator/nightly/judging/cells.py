@@ -239,7 +239,7 @@ class _Cell:
         return float(engine.most_that_passes(self._table.least[self._column]))
 
     def _is_large(self, compared: Compared) -> bool:
-        """Beyond what may pass, also where the limit is too wide to say more."""
+        """Return whether the change is beyond what may pass, also where the limit is too wide to say more."""
         excess = compared.excess or 0.0
         return (abs(excess) if compared.peers else excess) > self._most
 
@@ -334,7 +334,7 @@ def _slowness(values: Floats, sign: Floats) -> Floats:
 
 
 def _since_levels(values: Floats, levels: Flags) -> Floats:
-    """Without the nights before the last accepted level."""
+    """Blank the nights before the last accepted level."""
     import numpy as np
 
     later: Floats = np.flip(np.cumsum(np.flip(levels, axis=0), axis=0), axis=0) - levels

@@ -113,7 +113,7 @@ _FIRST = "Nothing to compare with yet: this night is the reference of the next o
 
 
 def _history(findings: Sequence[Judged], night: str) -> str:
-    """Whose first night it is; empty if everything that can be compared was."""
+    """Say which metrics of which nodes have their first night; empty if everything that can be compared was."""
     waiting = _waiting(findings)
     if not waiting:
         return ""

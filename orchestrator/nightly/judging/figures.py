@@ -65,7 +65,7 @@ class Series:
 
 
 def is_judged(name: str, key: Key) -> bool:
-    """By default: the figures of node probes, and of other runs the rates, the medians and the time to recover."""
+    """Return whether a figure is judged by default: those of node probes, of other runs the rates, the medians and the time to recover."""
     if key.workload == NODE_PROBE:
         return name not in OF_RUN
     return any(f" {name}".endswith(f" {ending}") for ending in JUDGED)

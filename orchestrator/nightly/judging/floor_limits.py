@@ -38,7 +38,7 @@ def judge_suite(cell: Cell, series: Iterable[Series]) -> Iterator[Judged]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tonight:
-    """What a baseline is applied to. ``hardware``: of the nodes that took part; ``tried``: trials of which a repeat was run, as
+    """The night that a baseline is applied to. ``hardware``: of the nodes that took part; ``tried``: trials of which a repeat was run, as
     the suite names them, with a cell of each. ``can_have``: whether a node of some hardware can have a metric.
     """
 

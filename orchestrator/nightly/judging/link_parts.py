@@ -86,7 +86,7 @@ def judge_pairs(series: Series, cells: Iterable[Judged], kind: MetricClass, apar
 
 
 def _expected(series: Series, nodes: Sequence[str]) -> Flags:
-    """from x to: whether a run had both nodes, so that their link should have been measured. A node without any: in all runs."""
+    """Return (from x to) whether a run had both nodes, and so should have measured their link. A node without any run counts as in all."""
     import numpy as np
 
     runs: dict[str, set[str]] = {}

@@ -72,5 +72,5 @@ def _is_of(limit: Limit, series: Series) -> bool:
 
 
 def _speed(metric: Metric) -> str:
-    """Of the interface: the ceiling of what is measured over it, in GB/s."""
+    """Write the speed of the interface: the ceiling of what is measured over it, in GB/s."""
     return f"{8 * metric.ceiling:g} Gbit/s" if metric.name == "nic ring" and metric.ceiling else ""

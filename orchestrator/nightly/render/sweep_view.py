@@ -1,4 +1,4 @@
-"""What a sweep found, for the terminal: the figures of the nodes, or a map of the rates of links, and who is odd."""
+"""Shows what a sweep found on the terminal: the figures of the nodes, or a map of the rates of links, and who is odd."""
 
 from __future__ import annotations
 

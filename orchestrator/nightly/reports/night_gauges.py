@@ -78,7 +78,7 @@ def _values(report: NightReport) -> _Samples:
 
 
 def _states(report: NightReport) -> _Samples:
-    """By gate: a gate that could not judge leaves the others as they are. Of several findings the worst."""
+    """Return the states by gate: a gate that could not judge leaves the others as they are. The worst of several findings counts."""
     states: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for judged in report.judgement.findings:
         states.setdefault(_labels(judged, gate=judged.finding.gate), []).append(judged.state)

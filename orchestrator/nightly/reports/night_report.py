@@ -1,4 +1,4 @@
-"""What the reports of a night show: its rows and findings, the records of earlier nights, and links to its runs."""
+"""Gathers what the reports of a night show: its rows and findings, the records of earlier nights, and links to its runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NightReport:
     directory: str = ""
 
     def gate_findings(self) -> tuple[Judged, ...]:
-        """Without those that only repeat a row. A passed row whose bundle cannot be read has an unknown finding."""
+        """Return the findings without those that only repeat a row. A passed row whose bundle cannot be read has an unknown finding."""
         return tuple(
             judged for judged in self.judgement.findings if judged.finding.gate != RUN or judged.state == "unknown"
         )

@@ -164,7 +164,7 @@ def _compared(judged: Judged) -> Compared:
 
 
 def _rank(judged: Judged) -> tuple[int, float]:
-    """By state, then by how much of its limit the figure has moved for the worse."""
+    """Rank by state, then by how much of its limit the figure has moved for the worse."""
     compared = _compared(judged)
     moved = (compared.excess or 0.0) / (compared.limit or 1.0)
     return ORDER.index(judged.state), -moved

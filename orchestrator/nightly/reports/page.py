@@ -77,14 +77,14 @@ def values(report: NightReport) -> Mapping[str, Any]:
 
 
 def shown_cells(report: NightReport) -> list[CellRows]:
-    """In their order; of a suite with more cells than a page can hold first those that did not pass."""
+    """Return the cells in their order; of a suite with more cells than a page can hold first those that did not pass."""
     every = cells(report)
     ranked = sorted(range(len(every)), key=lambda index: (every[index].state == "passed", index))
     return [every[index] for index in sorted(ranked[:CELLS])]
 
 
 def duration(value_s: float) -> str:
-    """From an hour on in hours and minutes: 2 h 05 min."""
+    """Write a duration from an hour on in hours and minutes: 2 h 05 min."""
     if value_s < 3600:
         return seconds(value_s)
     hours, rest = divmod(round(value_s / 60), 60)

@@ -124,7 +124,7 @@ def table(directory: Path, runs: Sequence[RunEntry], nights: Sequence[NightEntry
 
 
 def _folder(directory: Path, run: Path) -> str:
-    """Where a run lies, relative to the page: empty, or NIGHT/runs/."""
+    """Return where a run lies, relative to the page: empty, or NIGHT/runs/."""
     folder = os.path.relpath(run.parent, directory)
     return "" if folder == "." else f"{quote(folder)}/"
 

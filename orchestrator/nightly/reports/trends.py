@@ -40,7 +40,7 @@ class Trend:
 
 
 def trends(report: NightReport) -> tuple[Trend, ...]:
-    """Of metrics that moved, worst first: those with a finding that is no pass."""
+    """Draw the metrics that moved, worst first: those with a finding that is no pass."""
     moved: dict[tuple[str, Key], list[Judged]] = {}
     judged_cells = (*report.judgement.fleet, *report.judgement.cells)
     for judged in sorted(judged_cells, key=lambda judged: ORDER.index(judged.state)):
@@ -124,7 +124,7 @@ def _picture(name: str, title: str, *shapes: Markup) -> Markup:
 
 
 def _scales(count: int, values: Iterable[float | None]) -> tuple[list[float], Scale, float]:
-    """Where each night is, the newest at the right edge; the height of a value; and the width of a night."""
+    """Return where each night is, the newest at the right edge; the height of a value; and the width of a night."""
     numbers = [value for value in values if value is not None]
     low, high = min(numbers), max(numbers)
     offset, factor = svg.scale(low, high, HEIGHT - MARGIN, MARGIN) if high > low else (HEIGHT / 2, 0.0)

@@ -69,7 +69,7 @@ class Compared:
 
     @property
     def change(self) -> float | None:
-        """As a share of the reference, by the value: -0.587 is a rate 58.7 % lower, or a time that much shorter."""
+        """Return the change as a share of the reference, by the value: -0.587 is a rate 58.7 % lower, or a time that much shorter."""
         return None if self.excess is None else percent(self.excess, self.better)
 
     @property
@@ -103,10 +103,10 @@ class Nights:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Verdict:
-    """Of one night, nodes x metrics. ``excess``: NaN without a reference; ``limit``: of a failure; ``weak``: of a warning, and ``usual``
-    without the least change of the class. ``first``: the first measurement is beyond the limit; ``flaky``: one of two is. ``lasting``: the
-    mean of the last nights is beyond its limit. ``is_peer``: compared with its peers. ``enters``: the night may be part of the reference.
-    ``day``, ``fleet``: by metric, of all nodes together; ``fleet`` has a reference and limits of its own.
+    """The judgement of one night, nodes x metrics. ``excess``: NaN without a reference; ``limit``: of a failure; ``weak``: of a warning,
+    and ``usual`` without the least change of the class. ``first``: the first measurement is beyond the limit; ``flaky``: one of two is.
+    ``lasting``: the mean of the last nights is beyond its limit. ``is_peer``: compared with its peers. ``enters``: the night may be part of
+    the reference. ``day``, ``fleet``: by metric, of all nodes together; ``fleet`` has a reference and limits of its own.
     """
 
     excess: Floats
@@ -156,7 +156,7 @@ class Verdict:
 
 
 class _References:
-    """Of each series the median of its first nights, and what is known of the spread. ``apart``: of each series the median
+    """The reference of each series: the median of its first nights, and what is known of the spread. ``apart``: of each series the median
     distance of these nights from their median; ``squares`` of all together, with so many ``degrees`` of freedom.
     """
 
@@ -210,7 +210,7 @@ def replay(nights: Nights) -> Iterator[Verdict]:
 
 
 class _State:
-    """What the nights up to one leave to the later ones."""
+    """The state that the nights up to one leave to the later ones."""
 
     def __init__(self, nights: Nights) -> None:
         _, nodes, metrics = nights.values.shape
@@ -259,7 +259,7 @@ class _State:
         )  # fmt: skip
 
     def _day(self, raw: Floats, weak: Floats) -> tuple[Floats, Flags, Floats]:
-        """By metric: how much worse all nodes are, whether they are two, and how many. Two nodes have no middle one: if both are worse,
+        """Return by metric how much worse all nodes are, whether they are two, and how many. Two nodes have no middle: if both are worse,
         they share what the better of them has.
         """
         import numpy as np
@@ -331,7 +331,7 @@ def beside_peers(values: Floats, apart: Flags, least: Floats, peers: Floats, fig
 
 
 def is_odd(excess: Floats, limit: Floats) -> Flags:
-    """Beside equal nodes: those that are worse; and the better ones where they are a quarter or more: the others may be slow."""
+    """Return which of equal nodes are odd: the worse; and the better where they are a quarter or more: the others may be slow."""
     import numpy as np
 
     is_better = excess < -limit

@@ -1,4 +1,4 @@
-"""Who is slow in a sweep over all pairs of nodes, both directions: links, directions, nodes, switch groups, or all pairs together.
+"""Finds who is slow in a sweep over all pairs of nodes, both directions: links, directions, nodes, switch groups, or all pairs together.
 
 A pair's rate is that of the slowest part on its way. Each explanation is a set of pairs that are all slow by the same ratio; explanations
 are compared by their likelihood with the Bayesian information criterion (Schwarz, Annals of Statistics 6, 1978), and the confidence is
@@ -306,7 +306,7 @@ class _Fabric:
         return fits
 
     def _least(self, excess: Floats) -> dict[Kind, float]:
-        """By kind: the least excess of a part. Of a part of several pairs a share of the class's least change is enough, as of several
+        """Return by kind a part's least excess. A share of the class's least change is enough for a part of several pairs, as for several
         nights, where most parts of its kind differ by much less.
         """
         import numpy as np
@@ -334,7 +334,7 @@ class _Fabric:
         return float(np.sum(np.minimum((residuals / self.sigma) ** 2, CUT_SIGMAS**2)) / 2)
 
     def _explanations(self, excess: Floats) -> Iterator[tuple[Kind, _Choices, int]]:
-        """By kind: the parts with the pairs that they slow, and how many there are to choose from."""
+        """Yield by kind the parts with the pairs that they slow, and how many there are to choose from."""
         import numpy as np
 
         if self.has_reference:
@@ -353,7 +353,7 @@ class _Fabric:
         yield "link", [(pair, mask) for pair, mask in masks if not np.isnan(excess[mask]).any()], count // 2
 
     def _mask(self, kind: Kind, parts: tuple[str, ...]) -> Any:
-        """from x to: the pairs that a part slows. Traffic within a group does not cross its uplink."""
+        """Return (from x to) the pairs that a part slows. Traffic within a group does not cross its uplink."""
         import numpy as np
 
         if kind == "all":

@@ -1,1 +1,1 @@
-"""Inside a node: the agent that forks ranks and answers commands."""
+"""Holds the agent, which runs inside a node: it forks ranks and answers commands."""

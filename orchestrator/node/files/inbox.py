@@ -73,7 +73,7 @@ class Inbox:
 
     @property
     def fd(self) -> int:
-        """Below 0 if the inbox is not watched, as when the kernel has no inotify instance left."""
+        """Return the watcher's descriptor; below 0 if the inbox is not watched, as when the kernel has no inotify instance left."""
         return self._watcher.fd if self._watcher else -1
 
     def watch(self) -> None:

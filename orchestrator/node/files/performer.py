@@ -1,4 +1,4 @@
-"""What keeper and agent have in common: each takes commands from its inbox, rejects or performs them, and keeps their outcomes."""
+"""Holds what keeper and agent have in common: each takes commands from its inbox, rejects or performs them, and keeps their outcomes."""
 
 from __future__ import annotations
 

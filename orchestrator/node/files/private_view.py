@@ -122,7 +122,7 @@ class _View:
             self._bind_file(entry.path)
 
     def _overlay(self, path: str) -> None:
-        """What overlayfs does not take beside others is mounted read-only. Raises OSError if it takes nothing."""
+        """Mount a layer over the path, read-only if overlayfs does not take it beside others. Raises OSError if overlayfs takes nothing."""
         changes = self._scratch / str(self._count + 1)
         upper, work = changes / "upper", changes / "work"
         for directory in (upper, work):
@@ -142,7 +142,7 @@ class _View:
 
 
 def _unshare(is_root: bool) -> None:
-    """Without root in a user namespace too, in which the user stays the same."""
+    """Enter a new mount namespace, and a user namespace if the user is not root; the user stays the same in it."""
     user, group = os.getuid(), os.getgid()
     namespaces.unshare(namespaces.CLONE_NEWNS | (0 if is_root else namespaces.CLONE_NEWUSER))
     if not is_root:
@@ -156,7 +156,7 @@ def _mount_points() -> set[str]:
 
 
 def _entries(path: str) -> Iterator[os.DirEntry[str]]:
-    """Of a directory that this user may not read there are none."""
+    """Yield the entries of a directory; none of one that this user may not read."""
     try:
         with os.scandir(path) as entries:
             yield from entries

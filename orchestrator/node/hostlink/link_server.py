@@ -137,7 +137,7 @@ class LinkServer:
         self._waker.close()
 
     def _collect_beats(self, now: float) -> None:
-        """Of each node only the last heartbeat is sent, however slow the connection is."""
+        """Collect only the last heartbeat of each node, however slow the connection is."""
         changes = self._heartbeats.read_changes(now)
         if changes or now > self._next_sign:
             self._next_sign = now + SIGN_S

@@ -1,1 +1,1 @@
-"""On a host: the keeper that starts nodes, reports their exits, injects and heals faults, and holds leases."""
+"""Holds the keeper, which runs on a host: it starts nodes, reports their exits, injects and heals faults, and holds leases."""

@@ -84,7 +84,7 @@ class ContainerNode(StartedNode):
 
     def power_off(self) -> dict[str, Any]:
         """Request the engine to kill the container; the pids of its processes."""
-        living = [process.pid for process in self.processes()]
+        self._paused, living = None, [process.pid for process in self.processes()]
         if living and self._request("kill"):
             self.killed = self.label.get("incarnation")
             return {"killed": living, "by": "engine"}
@@ -122,7 +122,7 @@ class ContainerNode(StartedNode):
         return {"update": body, "by": "engine"} if self._request("update", body) else {}
 
     def is_limited(self, amounts: Mapping[str, int], on: bool) -> Observed:
-        """From the cgroup of its main process; None if this host does not show it."""
+        """Read the cgroup of its main process; None if this host does not show it."""
         are_limited, evidence = cgroups.are_limited(self.processes()[:1], amounts, on)
         return are_limited, {**evidence, "problem": self.problem} if self.problem else evidence
 

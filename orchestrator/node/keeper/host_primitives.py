@@ -133,7 +133,7 @@ def observe(primitive: Primitive, sessions: Sessions | None = None) -> Observed:
 
 
 def _observe_sshd(args: Evidence, sessions: Sessions) -> Observed:
-    """As ``_observe_network``; and that sshd is off holds only if a session that was open before has ended.
+    """Observe as ``_observe_network`` does; and that sshd is off holds only if a session that was open before has ended.
 
     A listener that is gone proves nothing about its sessions: they go on, and with them the connection of the orchestrator.
     """

@@ -214,7 +214,7 @@ def _path(args: Arguments, node: Node) -> Path:
 
 
 def _file(args: Arguments, node: Node) -> dict[str, Any]:
-    """With ``text`` or ``size_mib`` the file belongs to the fault; otherwise it belongs to the node, and is moved and restored."""
+    """Create or move a file. One with ``text`` or ``size_mib`` belongs to the fault; any other to the node: it is moved and restored."""
     path = _path(args, node)
     moved = path.with_name(path.name + _SET_ASIDE)
     is_own = "text" in args or "size_mib" in args

@@ -95,7 +95,7 @@ class Node(Protocol):
 
 
 class StartedNode(ABC):
-    """What the nodes that a keeper starts on its host have in common. ``label``: of the newest incarnation, also when that has ended.
+    """The base of the nodes that a keeper starts on its host. ``label``: of the newest incarnation, also when that has ended.
 
     ``start``: starts a new incarnation.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -26,8 +27,9 @@ BROKEN_S = 2.0
 #: The same of a limit that the kernel shows: a process that is being killed keeps its cgroup to its end.
 UNLIMITED_S = 0.5
 #: CPU time beyond what a state allows that proves that it was lifted between two observations: more than one long system call
-#: takes, which the kernel does not interrupt; and what each process may add by the ticks of its clocks. In seconds.
-LIFTED_S, TICKS_S = 0.5, 0.02
+#: takes, which the kernel does not interrupt; what each process may add by the ticks of its clocks, and each CPU by one of its
+#: scheduler. In seconds.
+LIFTED_S, TICKS_S, TICK_S = 0.5, 0.02, 0.004
 #: Primitives that are repeated until the state is reached, as new processes may have started meanwhile.
 REPEATED = ("power", "pause", "limit")
 #: The problem of an injection whose healing was ordered before all of its primitives were performed.
@@ -113,7 +115,7 @@ def observe_until(
 
 
 def adopt(primitives: Sequence[Primitive], node: Node) -> None:
-    """After a restart of the keeper: the node notes which of its processes injections of the earlier keeper have stopped.
+    """Let the node note, after a restart of the keeper, which of its processes injections of the earlier keeper have stopped.
 
     Single processes come first: where the whole node is stopped, no others could be told from them.
     """
@@ -195,11 +197,12 @@ class FaultWatch:
         if not (holds and shares):
             return False
         now, hit = time.monotonic(), [*living] if self._states[0].kind == "signal" else self._node.processes()
-        used = {(process.pid, process.start): processes.cpu_s(process.pid) for process in hit}
+        allowed = min(shares)  # of a stopped process the kernel ends what it has begun: a write, or the process itself
+        used = {(process.pid, process.start): processes.cpu_s(process.pid, kernel=allowed > 0) for process in hit}
         spent_s = sum(max(0.0, cpu_s - self._used.get(process, cpu_s)) for process, cpu_s in used.items())
-        self._excess_s = max(0.0, self._excess_s + spent_s - min(shares) * (time.monotonic() - self._used_at))
+        self._excess_s = max(0.0, self._excess_s + spent_s - allowed * (time.monotonic() - self._used_at))
         self._used, self._used_at = used, now
-        return self._excess_s > LIFTED_S + TICKS_S * len(used)
+        return self._excess_s > LIFTED_S + TICKS_S * len(used) + TICK_S * (os.cpu_count() or 1)
 
     def _observe_state(self, state: Primitive, living: Sequence[Process]) -> Observed:
         """A signal stops its processes for good: those of a later gang have the same ranks."""
@@ -224,7 +227,11 @@ def _cpu_share(state: Primitive, evidence: Evidence) -> float | None:
     """Return how many CPUs the processes of a state may use; None: any, or the kernel does not enforce it, as where they run in turns."""
     if state.kind == "pause" or state.args.get("signal") == "STOP":
         return 0.0
-    return float(state.args["cpu_percent"]) / 100 if state.kind == "limit" and "cpu_percent" in evidence else None
+    return (
+        float(state.args["cpu_percent"]) / 100
+        if state.kind == "limit" and "cpu_percent" in state.args and "cpu_percent" in evidence
+        else None
+    )
 
 
 def _is_final(state: Primitive) -> bool:

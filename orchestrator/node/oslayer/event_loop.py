@@ -115,7 +115,7 @@ class Loop:
                 _run_logged(timer.call)
 
     def close_in_child(self) -> None:
-        """In a forked child: release the descriptors and signal handlers of the parent's loop."""
+        """Release the descriptors and signal handlers of the parent's loop in a forked child."""
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, *self._signals):
             signal.signal(number, signal.SIG_DFL)

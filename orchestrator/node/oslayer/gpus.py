@@ -251,7 +251,7 @@ def _owner(fd: int) -> str:
 
 
 def _write(fd: int, record: Mapping[str, Any]) -> None:
-    """On a full disk the lease has no text; its lock holds all the same."""
+    """Write the lease. It has no text on a full disk; its lock holds all the same."""
     with suppress(OSError):
         os.ftruncate(fd, 0)
         os.pwrite(fd, json.dumps(record).encode(), 0)

@@ -97,7 +97,7 @@ def has_carrier(interface: str) -> bool:
 
 
 def set_host_name_and_hosts(hostname: str, hosts: str) -> None:
-    """In new mount and UTS namespaces: set the host name, and mount ``hosts`` over /etc/hosts. Raises OSError."""
+    """Set the host name, and mount ``hosts`` over /etc/hosts, in new mount and UTS namespaces. Raises OSError."""
     call("sethostname", hostname.encode(), len(hostname.encode()))
     mount("none", "/", None, _MS_REC | _MS_SLAVE)
     mount(hosts, "/etc/hosts", None, _MS_BIND)

@@ -73,10 +73,10 @@ def is_exiting(pid: int) -> bool:
     return bool(stat) and len(threads) >= int(stat[17]) and all(_is_exiting_thread(pid, thread) for thread in threads)
 
 
-def cpu_s(pid: int) -> float:
-    """The CPU time that all threads of a process have used, in seconds; 0 if it is gone."""
+def cpu_s(pid: int, *, kernel: bool = True) -> float:
+    """Return the CPU time that all threads of a process have used, in seconds; 0 if it is gone. ``kernel``: with that of the kernel."""
     fields = _fields_of_stat(_read(f"/proc/{pid}/stat", 1024))
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+    return (int(fields[11]) + int(fields[12]) * kernel) / os.sysconf("SC_CLK_TCK") if fields else 0.0
 
 
 def inner_pid(pid: int) -> int:

@@ -52,7 +52,7 @@ def leaf_bridge(group: int) -> str:
 
 
 def switch_commands(link: LinkSpec, alias: str) -> list[str]:
-    """For ``ip`` in the switch's namespace: one bridge, or one per group and a core that connects them."""
+    """Return the lines for ``ip`` in the switch's namespace: one bridge, or one per group and a core that connects them."""
     bridges = [leaf_bridge(group) for group in range(link.groups)]
     lines = ["link set lo up"]
     for bridge in [*bridges, *([CORE] if link.groups > 1 else [])]:
@@ -66,19 +66,19 @@ def switch_commands(link: LinkSpec, alias: str) -> list[str]:
 
 
 def uplink_commands(link: LinkSpec) -> list[str]:
-    """For ``tc`` in the switch's namespace: both ends of every uplink."""
+    """Return the lines for ``tc`` in the switch's namespace: both ends of every uplink."""
     ends = [f"{end}{group}" for group in range(link.groups) for end in ("up", "down")] if link.groups > 1 else []
     return [_tbf(end, link.uplink, link.uplink_burst) for end in ends]
 
 
 def cable_commands(port: str, address: str, switch_fd: int) -> list[str]:
-    """For ``ip`` in a new node's namespace: a link whose other end is ``port`` in the switch's namespace."""
+    """Return the lines for ``ip`` in a new node's namespace: a link whose other end is ``port`` in the switch's namespace."""
     peer = f"peer name {port} netns /proc/self/fd/{switch_fd}"
     return [f"link add eth0 address {mac_address(address)} type veth {peer}"]
 
 
 def node_commands(address: str, prefix: int, alias: str, link: LinkSpec) -> list[str]:
-    """For ``ip`` in the node's namespace, once its link exists."""
+    """Return the lines for ``ip`` in the node's namespace, once its link exists."""
     packets = [f"link set dev eth0 gso_max_size {_largest_packet(link)}"] if link.rate else []
     return ["link set lo up", *packets, _up("eth0", alias), f"addr add {address}/{prefix} dev eth0"]
 
@@ -103,17 +103,17 @@ def _largest_packet(link: LinkSpec) -> int:
 
 
 def port_commands(name: str, group: int, alias: str) -> list[str]:
-    """For ``ip`` in the switch's namespace: the port of a node."""
+    """Return the lines for ``ip`` in the switch's namespace: the port of a node."""
     return [_up(name, alias, leaf_bridge(group))]
 
 
 def port_rate_commands(name: str, link: LinkSpec) -> list[str]:
-    """For ``tc`` in the switch's namespace: the rate of the traffic to a node."""
+    """Return the lines for ``tc`` in the switch's namespace: the rate of the traffic to a node."""
     return [_tbf(name, link.rate, link.burst)] if link.rate else []
 
 
 def node_rate_commands(link: LinkSpec) -> list[str]:
-    """For ``tc`` in the node's namespace: the rate of the traffic from it, and the delay and loss of the link."""
+    """Return the lines for ``tc`` in the node's namespace: the rate of the traffic from it, and the delay and loss of the link."""
     shaped = [_tbf("eth0", link.rate, link.burst)] if link.rate else []
     if not (link.delay_s or link.loss):
         return shaped
@@ -124,7 +124,7 @@ def node_rate_commands(link: LinkSpec) -> list[str]:
 
 
 def lower_commands(device: str, direction: str, link: LinkSpec, lowered: Lowered) -> list[str]:
-    """For ``tc``: lower the rate of one end of a link that has the rates of ``link``."""
+    """Return the lines for ``tc`` that lower the rate of one end of a link that has the rates of ``link``."""
     burst = link.burst or SLOW_BURST
     if not lowered.peer:
         return [_tbf(device, lowered.rate, burst, "change" if link.rate else "add")]
@@ -137,7 +137,7 @@ def lower_commands(device: str, direction: str, link: LinkSpec, lowered: Lowered
 
 
 def restore_commands(device: str, link: LinkSpec, shown: Rates) -> list[str]:
-    """For ``tc``: give one end of a link the rates of ``link`` again. A queue replaces the classes; packets in them are sent again."""
+    """Return ``tc`` lines that restore the rates of ``link`` at one end. A queue replaces the classes; packets in them are sent again."""
     if not link.rate:
         return [f"qdisc del dev {device} root"] if shown != Rates() else []
     queue = [f"qdisc replace dev {device} parent 1:1 bfifo limit {QUEUE_BYTES}"] if shown.peer else []

@@ -39,7 +39,7 @@ class DockerProvider(HostsProvider):
         self._lacks: dict[str, frozenset[str]] = {}
 
     def capabilities(self, host: str) -> frozenset[str]:
-        """As far as the engine of the host has them: its containers name what it lacks, since they were observed."""
+        """Return the capabilities that the host's engine has: its containers name what it lacks, since they were observed."""
         return CAPABILITIES - self._lacks.get(host, frozenset())
 
     def _host_status(self, bed: BedSpec, host: HostSpec, deadline_s: float = 10.0, *, memory: bool) -> Any:

@@ -134,7 +134,7 @@ def _make(client: Any, release: Release, name: str, cause: Exception) -> str:
 
 
 def _unmount(root: Path) -> None:
-    """What a debootstrap that failed leaves mounted, as /proc, cannot be removed with its directory."""
+    """Unmount what a debootstrap that failed leaves mounted, as /proc: it cannot be removed with its directory."""
     targets = [Path(line.split()[1]) for line in Path("/proc/self/mounts").read_text().splitlines()]
     for target in reversed([target for target in targets if target.is_relative_to(root)]):
         subprocess.run(["umount", "--lazy", str(target)], check=False)

@@ -40,7 +40,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observations:
-    """By name of the namespace: the result of its survey, or why there is none. ``tokens``: the tokens that it reads.
+    """The observations of namespaces, by name: the result of a survey, or why there is none. ``tokens``: the tokens that it reads.
 
     ``clocks``: by host, with its boot id. ``wall_offsets``: its wall clock minus this machine's, in seconds. ``inside``: by
     node, the facts that its container sees (``node/preflight_checks.py``). ``spaces``: free bytes of a host whose containers

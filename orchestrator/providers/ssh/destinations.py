@@ -131,7 +131,7 @@ class UnknownHostKeyError(Exception):
 
 
 class HostKeyPolicy(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
-    """For a host without a known key: reject it or, on first contact, record its key in ``file``."""
+    """The policy for a host without a known key: reject it or, on first contact, record its key in ``file``."""
 
     def __init__(self, file: Path, *, record: bool) -> None:
         self._file = file

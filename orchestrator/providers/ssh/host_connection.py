@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class Transport(Protocol):
-    """What a link to a host is made over: an SSH connection, or a stream that the host opened."""
+    """The base of a link to a host: an SSH connection, or a stream that the host opened."""
 
     @property
     def alive(self) -> bool: ...
@@ -59,7 +59,7 @@ class LostError(HostError):
 
 @dataclass(kw_only=True)
 class _Watch:
-    """Of one link: when the present time slice began, when the next ping and call are due, for how long nothing came."""
+    """The times of one link: when the present time slice began, when the next ping and call are due, for how long nothing came."""
 
     link: Link
     began: float

@@ -12,7 +12,7 @@ _PROGRAMS = "invoke"
 
 @contextmanager
 def _hidden(name: str) -> Iterator[None]:
-    """While hidden, the module looks like one that is not installed; paramiko handles that case."""
+    """Hide the module: it then looks like one that is not installed; paramiko handles that case."""
     is_loaded = name in sys.modules
     if not is_loaded:
         sys.modules[name] = None  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""How a model is spread over the ranks, and so how a checkpoint gets its state: replicated, sharded, or distributed tensors."""
+"""Puts a model's state into checkpoints, by how the model is spread over the ranks: replicated, sharded, or distributed tensors."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from . import contents, single_file
 
 
 class Trained(NamedTuple):
-    """What a rank trains."""
+    """The model that a rank trains, and its optimizer."""
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
 
 
 class Rank(Protocol):
-    """What a rank gives to its checkpoints."""
+    """The part of a rank that its checkpoints use."""
 
     @property
     def rank(self) -> int: ...

@@ -20,7 +20,7 @@ ReceiveId = tuple[int, int]
 
 
 def plan(schedule: model.Schedule, sizes: Sequence[float] = ()) -> tuple[tuple[ReceiveId, ...], ...]:
-    """For every step, the receives that are posted when it begins, in order. ``sizes``: bytes of each chunk; none: no message is large."""
+    """Return the receives that are posted when each step begins, in order. ``sizes``: bytes of each chunk; none: no message is large."""
     posted: list[list[ReceiveId]] = [[] for _ in schedule]
     last_use: dict[int, int] = {}
     last_post: dict[int, int] = {}

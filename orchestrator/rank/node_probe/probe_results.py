@@ -1,4 +1,4 @@
-"""What probes yield, and what they know of their node; repeats of a rate; the best values that hardware allows. Without torch.
+"""Holds what probes yield, and what they know of their node; repeats of a rate; the best values that hardware allows. Needs no torch.
 
 A ceiling may be too high, never too low: a figure above its ceiling is a wrong measurement.
 """
@@ -34,7 +34,7 @@ class ProbeParams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """What a figure depends on, such as the size of a matrix or the kind of a file system."""
+    """A fact that a figure depends on, such as the size of a matrix or the kind of a file system."""
 
     name: str
     text: str
@@ -179,7 +179,7 @@ FLOAT32_PER_CYCLE = {"avx512f": 64, "fma": 32, "avx": 16, "sse2": 8}
 
 
 def gpu_tflops(model: str, dtype: str) -> float | None:
-    """Of a GPU with this name, such as ``NVIDIA H100 80GB HBM3``."""
+    """Return the ceiling of a GPU with this name, such as ``NVIDIA H100 80GB HBM3``."""
     words = model.replace("-", " ").split()
     return next((rates.get(dtype) for name, rates in GPUS.items() if name in words), None)
 
@@ -195,7 +195,7 @@ def cpu_tflops(system: Path, cores: int, dtype: str) -> float | None:
 
 
 def highest_frequency(system: Path) -> float | None:
-    """Of a CPU, in Hz, with its boost."""
+    """Return the highest frequency of a CPU, in Hz, with its boost."""
     try:
         return float((system / "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq").read_text()) * 1000
     except (OSError, ValueError):

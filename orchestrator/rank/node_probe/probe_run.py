@@ -104,7 +104,7 @@ def _node(ctx: context.RankContext) -> Node:
 
 
 def _hosts(world: int) -> list[Any]:
-    """By rank, what identifies its host: containers of a host share its kernel."""
+    """Return by rank what identifies its host: containers of a host share its kernel."""
     boots: list[Any] = [None] * world
     boot = recorder.boot_id() or os.uname().nodename
     dist.all_gather_object(boots, boot)

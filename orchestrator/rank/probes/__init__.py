@@ -10,5 +10,5 @@ import pkgutil
 
 
 def names() -> tuple[str, ...]:
-    """Of all probes, without importing them."""
+    """Return the names of all probes without importing them."""
     return tuple(sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__)))

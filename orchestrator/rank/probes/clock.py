@@ -43,7 +43,7 @@ def measure(node: Node) -> Iterator[Result]:
 
 
 def figures(first: list[Offset], second: list[Offset], *, is_shared: bool) -> Iterator[Result]:
-    """Of the offsets before and after the pause; the best of each counts. A drift below its own bound is not known."""
+    """Compare the offsets before and after the pause; the best of each counts. A drift below its own bound is not known."""
     begin, end = (min(offsets, key=lambda offset: offset.bound_s) for offsets in (first, second))
     yield Fact(name="clock", text=f"{end.offset_s * 1e6:+.1f} us against rank 0, within {end.bound_s * 1e6:.1f} us")
     yield ProbeFigure(name="clock offset bound", unit="s", better="lower", values=(begin.bound_s, end.bound_s))
@@ -65,7 +65,7 @@ def drift_of(begin: Offset, end: Offset) -> tuple[float, float]:
 
 
 def _offsets(node: Node) -> list[Offset]:
-    """Of this rank; rank 0 replies to one rank after the other."""
+    """Measure the offsets of this rank; rank 0 replies to one rank after the other."""
     offsets: list[Offset] = []
     for rank in range(1, node.world):
         if node.rank == 0:

@@ -56,7 +56,7 @@ def frequency_hz(system: Path) -> float | None:
 
 
 def _counters(system: Path) -> dict[str, float | None]:
-    """Since boot; None where the kernel does not report it."""
+    """Read the counters since boot; None where the kernel does not report it."""
     heat = map(recorder.read, (system / _CPUS).glob("cpu[0-9]*/thermal_throttle/core_throttle_count"))
     known = [float(text) for text in heat if text.strip().isdigit()]
     return {

@@ -102,7 +102,7 @@ def _read(path: str) -> tuple[float, str]:
 
 
 def _latencies(node: Node, label: str, directory: Path) -> Iterator[Result]:
-    """Of 4 KiB that are appended and synchronised, until the repeat has as many calls, or five times its seconds."""
+    """Time appends of 4 KiB with fsync, until a repeat has ``CALLS`` calls, or takes five times its seconds."""
     medians, tails = [], []
     for _ in range(node.params.repeats):
         with tempfile.TemporaryFile(dir=directory) as file:

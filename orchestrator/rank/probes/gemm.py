@@ -73,7 +73,7 @@ def _ceiling(node: Node, dtype: str) -> float | None:
 
 @contextmanager
 def _tensor_cores(allowed: bool) -> Iterator[None]:
-    """Whether products of float32 may use tensor cores (tf32)."""
+    """Allow products of float32 to use tensor cores (tf32), or forbid it, within the block."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = allowed
     try:

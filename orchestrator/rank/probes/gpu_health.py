@@ -42,7 +42,7 @@ def measure(node: Node) -> Iterator[Result]:
 
 
 def _gpu(nvml: Any, gpu: Any, label: str) -> Iterator[Result]:
-    """Of one GPU. Counts are those since the driver was loaded, except of retired pages and rows, which last."""
+    """Read one GPU. Counts are those since the driver was loaded, except of retired pages and rows, which last."""
     yield Fact(name=label, text=f"{nvml.nvmlDeviceGetName(gpu)}, {nvml.nvmlDeviceGetUUID(gpu)}")
     yield from _errors(nvml, gpu, label)
     yield from _retired(nvml, gpu, label)

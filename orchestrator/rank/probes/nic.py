@@ -52,7 +52,7 @@ def _transfer(node: Node) -> float:
 
 
 def counters(system: Path, interface: str) -> dict[str, int]:
-    """By name; without those that the kernel does not report."""
+    """Return the counters by name, without those that the kernel does not report."""
     folder = system / "sys/class/net" / interface / "statistics"
     values = {name: _number(folder / name) for name in (*DEFECTS, *DROPS)}
     return {

@@ -45,7 +45,7 @@ def compute(device: torch.device, dtype: torch.dtype, rows: int, products: int) 
 
 
 def _library(node: Node) -> str:
-    """On what the last bits depend, besides the device."""
+    """Name what the last bits depend on, besides the device."""
     if node.has_gpu:
         return f"CUDA {torch.version.cuda}"
     return f"{torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"

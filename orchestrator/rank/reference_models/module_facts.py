@@ -70,7 +70,7 @@ def _parameters(module: Any) -> list[tuple[str, int, str]]:
 
 
 def _activations(module: Any, shape: str) -> dict[str, Any]:
-    """For one sample: bytes of the outputs of all modules without children, and elements of each module's output."""
+    """Count for one sample the bytes of the outputs of all modules without children, and the elements of each module's output."""
     import torch
 
     sizes, _, dtype = shape.partition(":")

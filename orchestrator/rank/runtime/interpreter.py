@@ -79,7 +79,7 @@ def hide_modules() -> dict[str, ModuleType]:
 
 
 def remember_modules() -> None:
-    """In the process that forks ranks: a rank that looked at each name in ``sys.modules`` would copy their memory."""
+    """Note the modules of the process that forks ranks: a rank that looked at each name in ``sys.modules`` would copy their memory."""
     _before_fork.own, _before_fork.count = _own(sys.modules), len(sys.modules)
 
 

@@ -114,7 +114,8 @@ def _library(note: Callable[..., None], name: Any) -> None:
 
 
 def _start(note: Callable[..., None], program: Any, *_: Any) -> None:
-    note("start", os.fsdecode(program).partition(" ")[0])
+    word = os.fsdecode(program).partition(" ")[0]
+    note("start", "a shell" if "=" in word else word)  # what precedes a command, NAME=VALUE, may be secret
 
 
 _READERS: dict[str, Callable[..., None]] = {

@@ -201,7 +201,7 @@ def modules_since(last: str) -> dict[str, ModuleType]:
 
 
 def _newest_modules(count: int) -> list[str]:
-    """In one step, as another thread may import a module."""
+    """List the newest modules in one step, as another thread may import a module."""
     return list(itertools.islice(reversed(sys.modules), count))
 
 

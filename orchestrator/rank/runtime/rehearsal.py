@@ -1,4 +1,4 @@
-"""What a rank does first, done once before it is needed: a reserve rank has its code loaded and its memory copied when its order comes.
+"""Does what a rank does first, once before it is needed: a reserve rank has its code loaded and its memory copied when its order comes.
 
 Nothing of it stays: no process group, port, file or thread; libuv keeps a pipe of its own. The random states that it
 changes are set anew by every rank.

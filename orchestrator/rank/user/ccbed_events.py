@@ -1,4 +1,4 @@
-"""What a training script reports itself to ccbed: ``step``, ``resumed``, ``saved``, ``point``, ``final``.
+"""Lets a training script report to ccbed: ``step``, ``resumed``, ``saved``, ``point``, ``final``.
 
 Every call is optional, and does nothing where neither ccbed nor ccbed-watch started the process. What a call reports is a
 claim: verdicts name it as such, and fail where the watcher's records contradict it. See workloads/events.md.

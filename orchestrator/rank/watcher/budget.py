@@ -110,7 +110,7 @@ class Budget:
         return SPARSE[: max(1, int(WINDOW * WINDOW_SHARE * step_s / cost_s))]
 
     def choose(self, n: int) -> dict[str, float | None] | None:
-        """Before the state after n steps: choose anew where that is due; the fields of an ``every`` line."""
+        """Choose anew where that is due, before the state after n steps; return the fields of an ``every`` line."""
         if n == 0:
             self._rest_s = record.cpu_s() - self._chosen_s
             return self._fields(None, None)

@@ -1,4 +1,4 @@
-"""What the script reports itself through ``ccbed_events``: lines of the kind ``claim``, beside what the watcher observes."""
+"""Records what the script reports through ``ccbed_events``: lines of the kind ``claim``, beside what the watcher observes."""
 
 from __future__ import annotations
 

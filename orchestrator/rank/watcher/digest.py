@@ -158,7 +158,7 @@ def has_floats(item: Any) -> bool:
 
 
 def signed_sums(items: Iterable[Any]) -> list[int]:
-    """Of each local tensor ``SUMS`` sums of some elements with other signs, in units of 2**-40: how far two tensors differ shows in them.
+    """Return for each local tensor ``SUMS`` sums of some elements with other signs, in units of 2**-40: they show how far tensors differ.
 
     Integers, so that equal tensors have equal sums. Tensors that are not plain, contiguous floats are left out.
     """

@@ -49,7 +49,7 @@ class Group:
         return live is not None and _versions(live) == self._versions
 
     def digests(self) -> dict[str, str]:
-        """By their order, and of a dict by its keys, as a save has it: kind of the names -> digest. Raises Undigestible.
+        """Digest the tensors by their order, and of a dict by its keys, as a save has it: kind of the names -> digest. Raises Undigestible.
 
         Behind the first one stand signed sums of some of them, as ``owner.sums`` has them of the weights.
         """
@@ -185,7 +185,7 @@ def _name(container: Any) -> str:
 
 
 def _attributes(value: Any) -> Mapping[str, object]:
-    """Without code of the object."""
+    """Return an object's attributes without any code of the object."""
     try:
         held = object.__getattribute__(value, "__dict__")
     except AttributeError:

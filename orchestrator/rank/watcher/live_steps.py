@@ -1,4 +1,4 @@
-"""What a bed learns at once: that this rank has joined, its first step, and its newest step.
+"""Reports what a bed learns at once: that this rank has joined, its first step, and its newest step.
 
 The newest step is reported often at first, and around what else happens to the rank; later each ten seconds, so that the history
 of a week stays small.
@@ -59,7 +59,7 @@ class EventFile:
 
 
 class Pauses:
-    """How many seconds pass between two reports of the newest step: ``often_s``, or ``LATER_S``."""
+    """The seconds that pass between two reports of the newest step: ``often_s``, or ``LATER_S``."""
 
     def __init__(self, often_s: float) -> None:
         self._often_s = often_s
@@ -76,7 +76,7 @@ class Pauses:
 
 
 class SaveReports:
-    """Which saves a bed is told of: the first file of a checkpoint, and one after each pause where it has many or steps are not known."""
+    """Chooses the saves that a bed is told of: a checkpoint's first file; one after each pause if it has many or steps are not known."""
 
     def __init__(self) -> None:
         self._times: dict[object, float] = {}

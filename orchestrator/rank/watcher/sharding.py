@@ -1,4 +1,4 @@
-"""Which part of which full tensor a parameter holds on this rank: all, a box of a DTensor, or a run of a flat FSDP parameter."""
+"""Finds which part of which full tensor a parameter holds on this rank: all, a box of a DTensor, or a run of a flat FSDP parameter."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def group_of(parts: Iterable[Part]) -> tuple[int, ...]:
 
 
 def counts(part: Part, group: Sequence[int], rank: int) -> bool:
-    """Of the ranks of a group that hold the same part, only those with the first rank's copy add it to the sum."""
+    """Return whether this rank adds the part to the sum: of ranks that hold the same part, only those with the first rank's copy do."""
     return not group or group[0] in (part.ranks or (rank,))
 
 

@@ -23,7 +23,7 @@ OLD = 16
 
 
 class States:
-    """What is recorded of the state at the boundaries of steps."""
+    """The record of the state at the boundaries of steps."""
 
     def __init__(self) -> None:
         self.owner: owner.Owner | None = None
@@ -182,7 +182,7 @@ class States:
 
 @record.guarded("ddp")
 def _record_ddp(n: int, known: owner.Owner | None) -> None:
-    """What DDP has timed itself until now."""
+    """Record what DDP has timed itself until now."""
     for fields in time_split.read_ddp_timers(known.modules if known is not None else ()):
         record.line("ddp", n=n, **fields)
 

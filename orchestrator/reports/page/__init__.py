@@ -1,1 +1,1 @@
-"""What the reports share: figures, charts and tables as values, and the template of the page."""
+"""Holds what the reports share: figures, charts and tables as values, and the template of the page."""

@@ -22,12 +22,12 @@ _RUN = re.compile(r"[\w.+-]+", re.ASCII)
 
 
 def address(path: str) -> str:
-    """Of a file of the bundle, beside ``report/``; whatever its name holds stays within the path."""
+    """Return the address of a file of the bundle, beside ``report/``; whatever its name holds stays within the path."""
     return "../" + quote(path, errors="replace")
 
 
 def anchor(node: str) -> str:
-    """Of the row of a node in the list of files."""
+    """Return the anchor of a node's row in the list of files."""
     return "node-" + quote(node, errors="replace")
 
 
@@ -48,7 +48,7 @@ def documents(run: Run) -> list[Markup]:
 
 
 def of_nodes(run: Run) -> list[tuple[str, list[Markup], int]]:
-    """For each node (its name, links to its files with the logs first, how many more it has)."""
+    """Return for each node (its name, links to its files with the logs first, how many more it has)."""
     nodes: dict[str, list[str]] = {}
     for path in run.files.paths():
         parts = PurePosixPath(path).parts

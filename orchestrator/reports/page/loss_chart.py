@@ -149,7 +149,7 @@ def _lost(frame: _Frame, resumes: Sequence[tuple[int, int]]) -> list[Markup]:
 
 
 def _stretch(frame: _Frame, lost: int, resumed: int) -> list[Markup]:
-    """From the checkpoint to the step in which training broke off."""
+    """Draw the stretch from the checkpoint to the step in which training broke off."""
     x1, x2 = frame.inside(resumed), frame.inside(lost)
     tip = svg.element("title", f"lost in step {lost}, resumed after step {resumed}")
     return [

@@ -50,7 +50,7 @@ def order(spans: Iterable[views.Span], slots: Sequence[str] = ()) -> tuple[str, 
 
 
 def window(run: views.RunView, spans: Sequence[views.Span]) -> tuple[float, float]:
-    """From the start of the run to the end of the last thing drawn, in seconds."""
+    """Return the time from the start of the run to the end of the last thing drawn, in seconds."""
     moments = [t for fault in run.faults for t in fault.stages.values() if t is not None]
     ends = [run.duration_s, *(span.end for span in spans), *moments]
     return 0.0, max(ends) or 1.0
@@ -64,7 +64,7 @@ def marks(run: views.RunView) -> tuple[Mark, ...]:
 
 
 def bands(run: views.RunView) -> tuple[Band, ...]:
-    """From the fault, or its detection, to the first step of every rank."""
+    """Return the bands from each fault, or its detection, to the first step of every rank."""
     ended = (failover for failover in run.failovers if failover.ttr_s is not None and failover.milestones)
     return tuple(
         Band(

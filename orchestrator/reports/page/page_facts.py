@@ -65,7 +65,7 @@ def recheck(run: Run) -> str:
 
 
 def _ccbed(run: Run) -> str:
-    """With the plugins that the run used, which are in its bundle."""
+    """Return the command with the plugins that the run used, which are in its bundle."""
     if not any(path.startswith("inputs/plugins/") for path in run.files.paths()):
         return "ccbed"
     return f"ccbed --plugins {shlex.quote(str(PurePosixPath(run.directory) / 'inputs/plugins'))}"

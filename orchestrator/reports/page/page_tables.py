@@ -159,7 +159,7 @@ def failovers(trial: Trial, view: RunView) -> list[dict[str, str]]:
 
 
 def recoveries(known: Sequence[RecoveryFigures]) -> list[list[tuple[str, str]]]:
-    """For each failover what is known beside its phases, as (name, text)."""
+    """Return for each failover what is known beside its phases, as (name, text)."""
     return [[(name, text) for name, text in _recovery(item) if text] for item in known]
 
 

@@ -60,7 +60,7 @@ class HostStream(asyncio.Protocol):
             future.cancel()
 
     def deliver_to(self, receive: Callable[[bytes], None], report_end: Callable[[str], None]) -> None:
-        """From now on the loop calls ``receive`` with what arrives, and ``report_end`` once with the reason of the end."""
+        """Let the loop call ``receive`` with what arrives from now on, and ``report_end`` once with the reason of the end."""
         self._call(self._deliver_to, receive, report_end)
 
     def sendall(self, data: bytes, /) -> None:

@@ -50,7 +50,7 @@ class Compared:
 
     @property
     def relative(self) -> float:
-        """after / before - 1; infinite where there was nothing before."""
+        """Return after / before - 1; infinite where there was nothing before."""
         if self.before:
             return self.after / self.before - 1
         return math.inf if self.after else 0.0

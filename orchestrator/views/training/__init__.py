@@ -1,4 +1,4 @@
-"""What is known of a training, by its own records or by the watcher's: attempts, where they resumed, steps executed again. Pure."""
+"""Tells what is known of a training, by its own records or by the watcher's: attempts, where they resumed, steps executed again. Pure."""
 
 from . import checkpoint_cost, completeness, doubts, replicas, rounding, saved_state, stated_steps
 from .attempts import Attempt, Process, attempts

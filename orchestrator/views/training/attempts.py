@@ -267,7 +267,7 @@ def _is_next(file: watch.WatchFile, group: Mapping[int, watch.WatchFile]) -> boo
 
 
 def _last_wall(file: watch.WatchFile) -> float:
-    """When the process wrote its last line, in seconds since the epoch; infinite where it did not record when it began."""
+    """Return when the process wrote its last line, in seconds since the epoch; infinite where it did not record when it began."""
     begin = file.begin
     return begin.wall + max(line.t for line in file.lines) - begin.t if begin and begin.wall else math.inf
 
@@ -312,7 +312,7 @@ def _wall(file: watch.WatchFile) -> float:
 
 
 def _order(files: Iterable[watch.WatchFile]) -> Callable[[watch.WatchFile], tuple[float, int, float, int, int, int]]:
-    """By attempt, time and restart; jobs that were submitted again have other names and begin later."""
+    """Order by attempt, time and restart; jobs that were submitted again have other names and begin later."""
     starts: dict[str, float] = {}
     for file in files:
         starts[_job(file)] = min(starts.get(_job(file), _wall(file)), _wall(file))

@@ -1,4 +1,4 @@
-"""What checkpoints and failures cost a user's job: the stall of a save, its interval, and what both mean on many nodes.
+"""Computes what checkpoints and failures cost a user's job: the stall of a save, its interval, and what both mean on many nodes.
 
 Young: the best interval is sqrt(2 w M). Daly: its higher-order form. ETTR: arXiv 2410.21680, with w the stall of a checkpoint,
 D the interval, N nodes, r failures per node-second, u the time to recover, M = 1 / (N r).
@@ -24,7 +24,7 @@ RATE = 6.5e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointCost:
-    """Of the saves of a job, in seconds: median ``stall_s`` of a save, of the slowest rank; median ``interval_s`` between commits.
+    """The cost of the saves of a job, in seconds: median ``stall_s`` of a save, of the slowest rank; median ``interval_s`` between commits.
 
     ``share``: the part of the time of all steps for which saves stall the training.
     """
@@ -37,7 +37,7 @@ class CheckpointCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """For ``nodes`` nodes with ``rate`` failures per node and day: the best intervals, and ETTR at the interval in use, 0..1."""
+    """A forecast for ``nodes`` nodes with ``rate`` failures per node and day: the best intervals, and ETTR at the interval in use, 0..1."""
 
     nodes: int
     rate: float
@@ -65,7 +65,7 @@ def checkpoint_cost(lines: Lineage) -> CheckpointCost | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """Where the time of the steps goes, as parts of it, 0..1; None: not measured.
+    """The parts of the time of the steps, 0..1; None: not measured.
 
     ``compute``: forward and backward, with what DDP reduces meanwhile; ``communication``: collectives that Python calls.
     ``ddp_s``: how long DDP's buckets are under way in a backward pass, the mean of the passes that it has timed itself.
@@ -80,7 +80,7 @@ class StepTime:
 
 
 def step_time(lines: Lineage) -> StepTime | None:
-    """Of the steps after the first of each process, which begins before its batch is fetched; None if there are none."""
+    """Measure the steps after the first of each process, which begins before its batch is fetched; None if there are none."""
     processes = [process for attempt in lines.attempts for process in attempt.ranks.values()]
     taken = array("d", (seconds for process in processes for seconds in process.steps.seconds(after=1)))
     elapsed = sum(taken)
@@ -121,7 +121,7 @@ def forecast(cost: CheckpointCost, recovery_s: float, nodes: int, rate: float = 
 
 
 def _stalls(attempt: Attempt) -> Iterator[float]:
-    """Of every step with a save, how long the slowest rank stood still."""
+    """Yield of every step with a save how long the slowest rank stood still."""
     by_step: dict[int, float] = {}
     for process in attempt.ranks.values():
         for n, step in process.steps.full.items():

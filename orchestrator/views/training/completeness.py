@@ -1,4 +1,4 @@
-"""What an attempt resumed with, part by part: each is compared with the same moment of the job in an earlier attempt."""
+"""Judges what an attempt resumed with, part by part: each is compared with the same moment of the job in an earlier attempt."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _by_lists(row: Row, process: Process, step: Step, twin: Twin) -> Row:
 
 
 def _by_rates(row: Row, process: Process, step: Step, twin: Mapping[str, str]) -> Row:
-    """By the learning rates of all steps that both did after ``step``."""
+    """Judge by the learning rates of all steps that both did after ``step``."""
     own = {step + n: " ".join(map(str, rates)) for n, rates in sorted(process.rates.items())}
     common = [(n, rates, twin[f"lr@{n}"]) for n, rates in own.items() if f"lr@{n}" in twin]
     changed = next(((n, rates, other) for n, rates, other in common if rates != other), None)
@@ -150,7 +150,7 @@ def _by_rates(row: Row, process: Process, step: Step, twin: Mapping[str, str]) -
 
 
 def _by_batches(row: Row, process: Process, step: Step, twin: Twin) -> Row:
-    """By the last batch of each later step, as where no step was executed again; without batches by the weights after each."""
+    """Judge by the last batch of each later step, as where no step was executed again; without batches by the weights after each."""
     own = {f"batch@{step + n}": made.batches[-1] for n, made in sorted(process.steps.full.items()) if made.batches}
     digests = twin.digests.get(str(process.rank), {})
     common = [(name, key == digests[name]) for name, key in own.items() if key and name in digests]
@@ -307,7 +307,7 @@ def _own_state(process: Process | None, state: watch.State | None, n: int) -> wa
 
 
 def _writes(resumption: Resumption) -> tuple[Write, ...]:
-    """Of the checkpoint that it resumed from, if that is known."""
+    """Return the writes of the checkpoint that it resumed from, if that is known."""
     checkpoint = resumption.checkpoint if resumption.newest == resumption.step else None
     return checkpoint.writes if checkpoint else ()
 
@@ -365,7 +365,7 @@ def _accumulated(resumption: Resumption) -> tuple[int, str]:
 def _by_contents(
     lines: Lineage, resumption: Resumption, process: Process, start: watch.State, repeated: tuple[Replay, ...], who: str
 ) -> Iterator[Row]:
-    """Without a state of that moment: by the contents of the checkpoint, and by the steps that were executed again."""
+    """Judge by the contents of the checkpoint, and by the steps that were executed again, where no state of that moment is recorded."""
     reason = f"no earlier start recorded the whole state after step {resumption.step}"
     checkpoint = resumption.checkpoint if resumption.newest == resumption.step else None
     contents = checkpoint.contents if checkpoint else {}

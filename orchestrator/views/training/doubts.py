@@ -1,4 +1,4 @@
-"""What is not known of a user's job, by rank: the reasons why a verdict about it is unknown."""
+"""Finds what is not known of a user's job, by rank: the reasons why a verdict about it is unknown."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """What the ranks of an attempt saved after step ``n``.
+    """The saves of the ranks of an attempt after step ``n``.
 
     ``weights``: digests of the models in it, of shards also their sum; ``sums``: SHA-256 of the files.
     ``is_complete``: every rank that saves weights together with these has committed its part. ``is_export``: it has no state of the

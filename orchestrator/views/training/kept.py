@@ -1,4 +1,4 @@
-"""What a user's job computed in the steps that it kept: losses and digests by rank and step, to compare with another run."""
+"""Gathers what a user's job computed in the steps that it kept: losses and digests by rank and step, to compare with another run."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class KeptLosses(Mapping[str, str]):
         self._parts = tuple(parts)
 
     def until(self, step: int) -> KeptLosses:
-        """Without those of later steps."""
+        """Return the losses without those of later steps."""
         return KeptLosses((base, min(last, step), steps) for base, last, steps in self._parts if base < step)
 
     def followed_by(self, base: int, steps: Steps) -> KeptLosses:
-        """With those of an attempt that resumed from ``base``."""
+        """Return the losses with those of an attempt that resumed from ``base``."""
         return KeptLosses((*self._parts, (base, base + steps.last, steps)))
 
     def __getitem__(self, key: str) -> str:

@@ -1,4 +1,4 @@
-"""Whether the loss of a run after its recovery lies where undisturbed runs of the same job have theirs.
+"""Tells whether the loss of a run after its recovery lies where undisturbed runs of the same job have theirs.
 
 A band is the interval in which one more undisturbed run is expected, by Student's t: the mean of their losses
 +- t * deviation * sqrt(1 + 1/n), at least MARGIN. The chance that any of both windows of an undisturbed run lies outside is at most LEVEL.

@@ -1,4 +1,4 @@
-"""What belongs to the time to recover of a user's job: how long nothing was committed, and which state was read from where."""
+"""Measures the parts of the time to recover of a user's job: how long nothing was committed, and which state was read from where."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TIERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryFigures:
-    """Of one failover; None: not known, or there is none.
+    """The figures of one failover; None: not known, or there is none.
 
     ``stall_s``: from the last commit before the loss to the first of a later step. ``reduced_s``, ``full_s``: from the fault to the
     first step of a smaller gang, and of every rank of one as large as before; ``regained_s``: until the lost steps were done again.
@@ -126,14 +126,14 @@ def _checkpoint(lines: Lineage, resumption: Resumption) -> Checkpoint | None:
 
 
 def _bytes(checkpoint: Checkpoint) -> int | None:
-    """Of all its files; a file that several ranks name counts once."""
+    """Add up the bytes of all its files; a file that several ranks name counts once."""
     sizes = {write.path: write.committed.bytes for write in checkpoint.writes if write.committed}
     known = [size for size in sizes.values() if size is not None]
     return sum(known) if sizes and len(known) == len(sizes) else None
 
 
 def _tier(attempt: Attempt, checkpoint: Checkpoint) -> str | None:
-    """By the file systems from which the ranks read it: ``node-local disk (ext4)``."""
+    """Name the file systems from which the ranks read it: ``node-local disk (ext4)``."""
     loads = [load for process in attempt.ranks.values() for load in process.loads if not load.error]
     types = {load.fs for load in loads if load.path in checkpoint.paths or load.sha256 in checkpoint.sums}
     kind = next(iter(types)) if len(types) == 1 else ""

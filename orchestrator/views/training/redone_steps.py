@@ -192,7 +192,7 @@ def _centred(rows: Sequence[Sequence[float]]) -> list[float]:
 
 
 def share(base: Sequence[int], before: Sequence[int], after: Sequence[int]) -> float | None:
-    """By how much weights differ after the same steps, of what these changed ``base``; None where sums of one are not known.
+    """Return how much weights differ after the same steps, as a share of what these changed ``base``; None where sums of one are not known.
 
     Half of the sums decide: noise may be all that changes a few of them.
     """

@@ -68,7 +68,7 @@ def compare(known: Sequence[Attempt], *, is_corrupted: bool = False, is_start: b
 
 
 def shared(digests: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Without random states, which differ from rank to rank on purpose."""
+    """Return the digests without random states, which differ from rank to rank on purpose."""
     return {name: digest for name, digest in digests.items() if not name.startswith("rng.")}
 
 

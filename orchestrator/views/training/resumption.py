@@ -1,4 +1,4 @@
-"""From which step each rank of an attempt resumed: by the digest of its first state, or by the file that it loaded."""
+"""Finds the step that each rank of an attempt resumed from: by the digest of its first state, or by the file that it loaded."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class RankResume:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumption:
-    """How an attempt after the first began. ``step``: that its ranks resumed from; None if that is not known.
+    """The beginning of an attempt after the first. ``step``: that its ranks resumed from; None if that is not known.
 
     ``newest``: the step of the newest checkpoint that it could have loaded; None if there was none. ``damaged``: the steps of
     those that a planned fault had damaged. ``reported``: checkpoints whose contents the watcher does not know, with the step that
@@ -114,7 +114,7 @@ class Lineage:
 
     @property
     def size_changes(self) -> Sizes:
-        """On the kept lineage, after the first size: sums over another number of ranks have other last bits."""
+        """Return the sizes on the kept lineage, after the first one: sums over another number of ranks have other last bits."""
         known = [attempt for attempt in self.attempts if attempt.index in self.bases]
         return self._sizes(known[-1])[1:] if known else ()
 
@@ -170,7 +170,7 @@ def _resumption(attempt: Attempt, before: Lineage, damage: Sequence[Damage]) -> 
 def _with_claim(
     rank: RankResume, process: Process, counted: Numbering, known: Sequence[tuple[Checkpoint, Step]]
 ) -> RankResume:
-    """With what the script says; its word decides only where it alone reports steps."""
+    """Add what the script says; its word decides only where it alone reports steps."""
     claim = process.resumed
     if process.is_claimed and not rank.steps and not rank.failure:
         rank = _by_claim(rank, process, counted)

@@ -1,4 +1,4 @@
-"""Which differences between two executions of the same steps the rounding of a sum in another order explains.
+"""Tells which differences between two executions of the same steps the rounding of a sum in another order explains.
 
 A process that was started anew may sum gradients in another order in its first step: DDP lays out its buckets after it. From
 then on weights differ in their last bits, and losses drift apart without a jump (measured: 5e-7 in 35 steps of float32).
@@ -87,7 +87,7 @@ def unexplained(replays: Iterable[Replay], least: float, *, repeats: bool) -> st
 
 
 def _shares(own: Mapping[str, str], other: Mapping[str, str], base: Step) -> dict[Step, float | None]:
-    """By how much the weights of a rank differ from the twin's, of what these changed since ``base``."""
+    """Return how much the weights of a rank differ from the twin's, as a share of what these changed since ``base``."""
 
     def sums(digests: Mapping[str, str], step: Step) -> list[int]:
         return [*map(int, digests.get(f"sums@{step}", "").split())]

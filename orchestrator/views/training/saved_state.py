@@ -1,4 +1,4 @@
-"""What the job itself saves is its state: the checkpoints of one step, key by key, in a run and its undisturbed reference.
+"""Compares what the job itself saves, which is its state: the checkpoints of one step, key by key, in a run and its undisturbed reference.
 
 Where random states are lost, and nothing can be equal, a restarted reference that had them put back shows the rest.
 """
@@ -46,7 +46,7 @@ _Saves = Mapping[str, _Keys]
 def row(
     facts: KeptFacts | Control, twin: Twin, *, rounds: bool, same_size: bool = True, without: Collection[str] = ()
 ) -> Row | None:
-    """By the checkpoints after the first resumption; None where none of them can be compared.
+    """Judge by the checkpoints after the first resumption; None where none of them can be compared.
 
     A key that differs although the weights are equal was not resumed. Where a restart changes sums by rounding (``rounds``), and
     weights or optimizer states differ, only numbers compare, and soon. What differs before the failure as well, such as times, is left out.
@@ -200,7 +200,7 @@ def _differing(own: _Saves, other: _Saves, until: int) -> set[str]:
 
 
 def _is_of_the_run(key: str) -> bool:
-    """By the words of its name: ``sentiment`` has no time in it, and ``startTime`` and ``start_time`` have."""
+    """Judge by the words of its name: ``sentiment`` has no time in it, and ``startTime`` and ``start_time`` have."""
     return bool(_OF_THE_RUN.search(_INNER_CAPITAL.sub("_", _name(key)).lower()))
 
 

@@ -206,7 +206,7 @@ def _rates(pair: Pair) -> tuple[Result, str] | None:
 
 
 def _scheduler(pair: Pair) -> tuple[Result, str]:
-    """By the steps that each scheduler has made; its count of calls, ``_step_count``, changes no rate, and a new one begins at 1.
+    """Judge by the steps that each scheduler has made; its count of calls, ``_step_count``, changes no rate, and a new one begins at 1.
 
     A schedule that is none of torch's is judged by the learning rates that it sets.
     """
@@ -303,7 +303,7 @@ def drawn(name: str, processes: Iterable[Process]) -> float | None:
 
 
 def _data_position(pair: Pair) -> tuple[Result, str]:
-    """Without batches: the loss of the first step follows from weights, buffers, random numbers and the batch."""
+    """Judge by batches; else by the loss of the first step, which follows from weights, buffers, random numbers and the batch."""
     result, text = by_batches(pair.replays, is_random=_rng(pair)[0] == "fail")
     first = next((replay for replay in pair.replays if replay.is_first), None)
     equal = [replay for replay in pair.replays if replay.inputs]
@@ -322,7 +322,7 @@ def _data_position(pair: Pair) -> tuple[Result, str]:
 
 
 def _accumulated_gradients(pair: Pair) -> tuple[Result, str]:
-    """Of a checkpoint that was saved in the middle of an accumulation: the first step uses those from before it."""
+    """Judge the gradients of a checkpoint that was saved in the middle of an accumulation: the first step uses those from before it."""
     first = next((replay for replay in pair.replays if replay.is_first), None)
     own, other = pair.start.gradients or (), (pair.own or pair.before).gradients or pair.before.gradients or ()
     passes, key = pair.accumulated
@@ -376,7 +376,7 @@ def _has_same_batch(pair: Pair) -> bool:
 
 
 def by_batches(repeated: tuple[Replay, ...], *, is_random: bool = True) -> tuple[Result, str]:
-    """By the batches of the steps that were executed again, else by their results.
+    """Judge by the batches of the steps that were executed again, else by their results.
 
     ``is_random``: batches may differ as lost random states do, such as by other crops; then the numbers of their samples decide.
     """

@@ -1,4 +1,4 @@
-"""What a script says itself about its steps, saves and resumptions, beside what the watcher observed.
+"""Reads what a script says itself about its steps, saves and resumptions, beside what the watcher observed.
 
 A claim fills what cannot be observed, and verdicts call it the script's own word. Where both are known they must agree.
 """
@@ -18,7 +18,7 @@ OWN_WORD = ", by the script's own word"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbering:
-    """How the script counts. ``saved``: number that it gave to a save -> steps of the run; ``offset``: number of the run's step 0."""
+    """The script's way to count. ``saved``: number that it gave to a save -> steps of the run; ``offset``: number of the run's step 0."""
 
     saved: Mapping[int, frozenset[int]] = field(default_factory=dict)
     offset: int = 0
@@ -34,7 +34,7 @@ class Numbering:
 
 
 def numbering(earlier: Sequence[Attempt], bases: Mapping[int, int]) -> Numbering:
-    """By the saves that the script reported in ``earlier``, and by what its first attempt said it began from."""
+    """Read how the script counts from the saves that it reported in ``earlier``, and from what its first attempt said it began from."""
     saved: dict[int, set[int]] = {}
     for attempt in earlier:
         for process in attempt.ranks.values() if attempt.index in bases else ():

@@ -1,4 +1,4 @@
-"""When every worker of a job trained again after a planned fault, by the watcher's records: under ccbed or any launcher."""
+"""Finds when every worker of a job trained again after a planned fault, by the watcher's records: under ccbed or any launcher."""
 
 from __future__ import annotations
 

@@ -409,6 +409,7 @@ def test_a_file_of_one_of_two_models_holds_a_part_of_the_weights() -> None:
     assert "part" not in describe([model.state_dict() for model in models], saved_owner)["contents"]
 
 
+@pytest.mark.slow
 def test_snapshots_that_a_script_still_keeps_at_the_next_save_are_its_own(job: Job) -> None:
     """A copy that equals the model may be made for a save; one of an earlier save that is still there is not."""
     model, optimizer = job

@@ -25,7 +25,7 @@ class Params:
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """By the step records of every rank: its start after the end, or the start, of the collective that the gap counts from.
+    """Judge by the step records of every rank: its start after the end, or the start, of the collective that the gap counts from.
 
     A rank that is still in the collective before starts at the end of that one: the network caused the longer gap.
     """

@@ -17,7 +17,7 @@ NAME = "results-exact"
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """By the reports of the last gang: each rank checks every result and compares it with the other ranks.
+    """Judge by the reports of the last gang: each rank checks every result and compares it with the other ranks.
 
     In a sequence with gaps, each case is checked before and after it, and every iteration whose gaps are long enough.
     """

@@ -24,7 +24,7 @@ TOLERANCE = 0.001
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """By the time from the first start to the last end; the uncertainty of clocks between hosts is added to it."""
+    """Judge by the time from the first start to the last end; the uncertainty of clocks between hosts is added to it."""
     from ... import views as collectives  # 16 modules that a run without collectives does not load
     from ...views import phrases
 
@@ -69,7 +69,7 @@ def _too_fast(
 
 
 def _uncertainty_s(run: Run, setting: collectives.Setting, case: collectives.Case, at: float) -> float:
-    """By how much two clocks of the case's ranks may differ from their measured offset; 0 where they share a clock."""
+    """Return how much two clocks of the case's ranks may differ from their measured offset; 0 where they share a clock."""
     readings = {setting.clocks.get(rank, (0.0, 0.0)) for rank in case.ranks}
     if len(readings) < 2:
         return 0.0

@@ -98,7 +98,7 @@ def _watch_async(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _watch_state_dict(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Inside ``async_save``: what is staged next. Its tensors are read while they are staged."""
+    """Watch what ``async_save`` stages next. Its tensors are read while they are staged."""
 
     @functools.wraps(original)
     def _stateful_to_state_dict(*args: Any, **kwargs: Any) -> Any:

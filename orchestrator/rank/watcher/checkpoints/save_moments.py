@@ -81,12 +81,12 @@ class Restore:
         self._passes = -1 if moment == "forward" else self._passes
 
     def end_step(self) -> None:
-        """What is kept or put back from now on belongs to the next step."""
+        """Begin the next step: what is kept or put back from now on belongs to it."""
         self._saved, self._kept = {}, {"step": generator_states.read()}
         self._passes = steps.groups.passes
 
     def keep(self, n: int, optimizer: Any) -> None:
-        """If a rank has saved after the last step, the file holds what it left from now on."""
+        """Write the states of the last step to the file if a rank has saved since; remove the file if it saved in the middle of a step."""
         is_new = self._saves.is_new()
         if is_new and Path(self._saves.path).read_bytes().endswith(PART):
             self._path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What a saved or loaded object contains, recognised by structure: digests of weights, optimizer, scheduler, scaler, random states."""
+"""Recognises by structure what a saved or loaded object contains: digests of weights, optimizer, scheduler, scaler, random states."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class OptimizerState(NamedTuple):
 
 
 class Contents:
-    """What ``read`` recognised in one object; its tensors have digests after ``digests.finish``, and names with ``describe``."""
+    """The parts that ``read`` recognised in an object; its tensors have digests after ``digests.finish``, and names with ``describe``."""
 
     def __init__(self) -> None:
         self.mappings: dict[str, dict[str, Part]] = {}

@@ -435,7 +435,7 @@ def _size(path: str) -> int | None:
 
 
 def _changed(path: str) -> float | None:
-    """When the file was last written, on the monotonic clock."""
+    """Return when the file was last written, on the monotonic clock."""
     with contextlib.suppress(OSError):
         return time.monotonic() - max(0.0, time.time() - os.lstat(path).st_mtime)
     return None

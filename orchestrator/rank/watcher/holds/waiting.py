@@ -174,7 +174,7 @@ def _synchronise() -> bool:
 
 
 class Notice:
-    """While it is entered, knows whether the script's own handler of SIGTERM was called. ``error``: what that raised."""
+    """Knows, while it is entered, whether the script's own handler of SIGTERM was called. ``error``: what that raised."""
 
     def __init__(self) -> None:
         self.has_arrived = False

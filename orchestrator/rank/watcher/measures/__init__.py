@@ -1,1 +1,1 @@
-"""What is measured of each step: its batches, its losses, its time."""
+"""Measures each step: its batches, its losses, its time."""

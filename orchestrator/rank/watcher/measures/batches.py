@@ -183,7 +183,7 @@ _indices: weakref.WeakKeyDictionary[Any, deque[Any]] = weakref.WeakKeyDictionary
 
 
 def _begin_fetch(args: tuple[Any, ...], kwargs: Any) -> tuple[float | None, Any]:
-    """When the main thread began to wait, and the iterator; None for a thread that fetches in advance."""
+    """Return when the main thread began to wait, and the iterator; None for a thread that fetches in advance."""
     if threading.current_thread() is not threading.main_thread():
         return None, args[0]
     _flush()

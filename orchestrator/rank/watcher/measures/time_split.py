@@ -1,4 +1,4 @@
-"""Where the time of a step goes: waiting for data, forward and backward, collectives. What is not measured is absent.
+"""Measures where the time of a step goes: waiting for data, forward and backward, collectives. What is not measured is absent.
 
 Forward and backward: from the return of the DataLoader to that of the last backward pass, without collectives that Python calls.
 It includes what DDP reduces meanwhile; DDP measures that itself, at some steps (line ``ddp``).
