@@ -358,7 +358,7 @@ def _with_engine(spec: HostSpec, host: Host, engine: str, earlier: BedSpec | Non
 
 
 def _ssh(host: Host) -> ssh_options.Options:
-    """The options in Ansible's order: its own check of host keys comes after ssh_args. Raises ValueError."""
+    """Read the options in Ansible's order: its own check of host keys comes after ssh_args. Raises ValueError."""
     checks = host.variables.get("ansible_host_key_checking", True)
     first, *others = (str(host.variables.get(name, "")) for name in ssh_options.VARIABLES)
     return ssh_options.read(first, "-o StrictHostKeyChecking=no" if not checks else "", *others)

@@ -61,7 +61,7 @@ def is_local(host: Host) -> bool:
 
 
 def opening(host: Host) -> str:
-    """The position of Ansible's own setting that decides first on keys of new hosts; empty if none does."""
+    """Return the position of Ansible's own setting that decides first on keys of new hosts; empty if none does."""
     for name in (ssh_options.VARIABLES[0], "ansible_host_key_checking", *ssh_options.VARIABLES[1:]):
         value, position = host.variables.get(name), host.positions.get(name, "")
         is_configured = position.endswith(f": {name.removeprefix('ansible_')}")
