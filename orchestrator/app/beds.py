@@ -77,9 +77,9 @@ def _mention_settings(session: sessions.Session, bed: BedSpec, document: read_in
         session.terminal.note(f"Ansible's settings: {document.settings}")
     if bed.provider == "docker" and not ansible_defaults.names_provider(inventory):
         session.terminal.note("provider docker: the hosts are behind SSH, and the inventory sets no ccbed_provider")
-    open_hosts = [host for host in inventory.hosts if ansible_defaults.takes_any_key(host)]
-    if open_hosts:
-        where = open_hosts[0].positions["ansible_host_key_checking"]
+    open_hosts = {host.name for host in bed.hosts if host.first_contact}
+    openings = [ansible_defaults.opening(host) for host in inventory.hosts if host.name in open_hosts]
+    if where := next(filter(None, openings), ""):
         session.terminal.warn(
             f"{where}: off: keys of new hosts are accepted unseen; a known host that shows another key is still refused"
         )
@@ -229,8 +229,9 @@ def limited_hosts(session: sessions.Session, bed: BedSpec, limit: Sequence[str])
             is_local or not all(",".join(limit).split(",")) or not Path(bed.inventory).exists()
         ):  # an empty name would mean all to Ansible
             raise
-        from ..prepare import ansible_listing
+        from ..prepare import ansible_listing, ansible_settings
 
+        ansible_settings.read(session.state)  # refuses a stranger's, before Ansible runs
         matches = ansible_listing.matching(Path(bed.inventory), ",".join(limit), session.vault)
         chosen = tuple(host for host in selection.host_names(bed) if host in matches)
         if not chosen:

@@ -46,6 +46,8 @@ def run(session: Session, request: DownRequest) -> tuple[Ended, ...]:
     if not specs:
         nothing = f"bed {request.bed}: not up, nothing to end" if request.bed else "no bed is up, nothing to end"
         session.terminal.line(nothing)
+    for spec in specs if request.reset else ():
+        prepared_hosts.check_settings(session, spec)
     ended = [end(session, spec, force=request.force, abandon=request.abandon) for spec in specs]
     for spec in specs or (_unlisted(session, request.bed) if request.reset else ()):
         if request.reset:

@@ -96,6 +96,14 @@ def prepare_again(session: Session, bed: BedSpec, lacking: UnpreparedError) -> N
     session.terminal.line()
 
 
+def check_settings(session: Session, bed: BedSpec) -> None:
+    """Raises UsageError for settings of Ansible that were not accepted."""
+    if _remote(bed):
+        from ..prepare import ansible_settings
+
+        ansible_settings.read(session.state)
+
+
 def reset(session: Session, bed: BedSpec, *, force: bool = False) -> None:
     """Undo the preparation of the hosts. Raises InfrastructureError; OwnedError for another owner's files, unless forced."""
     if not _remote(bed):

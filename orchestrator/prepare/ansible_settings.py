@@ -1,21 +1,22 @@
 """Read what Ansible's configuration says of connections, as ``ansible-config dump`` prints it, for ccbed's own connections as well.
 
 Where the file lies is Ansible's rule: ANSIBLE_CONFIG, ./ansible.cfg, ~/.ansible.cfg, /etc/ansible/ansible.cfg. A file that was
-found in the current directory may be a stranger's: while it names programs, nothing of Ansible is run, until the user names
-the file in ANSIBLE_CONFIG. Its digest is remembered.
+found in the current directory may be a stranger's: unless it has harmless settings only, nothing of Ansible is run, until the
+user names the file in ANSIBLE_CONFIG. Its digest is remembered.
 """
 
 from __future__ import annotations
 
+import configparser
 import hashlib
 import json
 import os
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..core.inventory import ansible_defaults
+from ..core.inventory import ansible_defaults, ssh_options
+from ..core.spec import written_values
 from ..model.errors import UsageError
 from ..store import paths
 from . import ansible_listing
@@ -24,13 +25,18 @@ NAME = "ANSIBLE_CONFIG"
 _FILES = (Path("ansible.cfg"), Path("~/.ansible.cfg"), Path("/etc/ansible/ansible.cfg"))
 #: Settings that ccbed itself or a vault sets; they say nothing of connections.
 _OTHERS = (NAME, "ANSIBLE_VAULT_PASSWORD_FILE", "ANSIBLE_VAULT_IDENTITY_LIST", "ANSIBLE_HOME")
-#: Settings with programs, or with folders of them.
-_PROGRAMS = re.compile(
-    r".*_(PLUGIN_PATH|PASSWORD_FILE|EXECUTABLE)|COLLECTIONS_PATHS|DEFAULT_(MODULE|MODULE_UTILS)_PATH|DEFAULT_BECOME_EXE"
-    r"|DEFAULT_VAULT_IDENTITY_LIST|(ssh|sftp|scp)_executable|pkcs11_provider"
-)
-#: Options of ssh that run a program, or name a file that may.
-_RUNS = re.compile(r"(?i)(proxy|local|knownhosts)command|pkcs11provider|-F\b|\binclude\b")
+#: Keys that run no program and lead no connection elsewhere, as long as their values are plain.
+_HARMLESS = (
+    "remote_user", "remote_port", "port", "private_key_file", "host_key_checking", "forks", "timeout", "retries",
+    "gathering", "retry_files_enabled", "inventory", "nocows", "nocolor", "deprecation_warnings", "command_warnings",
+    "system_warnings", "localhost_warning", "pipelining", "become", "become_user", "become_ask_pass",
+    "display_skipped_hosts", "force_valid_group_names", "any_errors_fatal", "verbosity",
+)  # fmt: skip
+#: Keys that name plug-ins or programs -> Ansible's own that are harmless.
+_NAMES = {
+    "stdout_callback": ("default", "minimal", "yaml", "json"),
+    "interpreter_python": ("auto", "auto_silent", "auto_legacy", "auto_legacy_silent"),
+}
 _REMEMBERED = "ansible-configurations.json"
 
 
@@ -39,9 +45,9 @@ def read(state: Path, environ: Mapping[str, str] = os.environ) -> ansible_defaul
     file = _file(environ)
     if not file and not any(name.startswith("ANSIBLE_") and name not in _OTHERS for name in environ):
         return ansible_defaults.Defaults()
-    base = {row["name"]: row for row in _dump("base") if "name" in row}
     if file and (file == _FILES[0] or environ.get(NAME)):
-        _accept(state, file, base.values(), is_named=bool(environ.get(NAME)))
+        _accept(state, file, is_named=bool(environ.get(NAME)))
+    base = {row["name"]: row for row in _dump("base") if "name" in row}
     ssh = {row["name"]: row for entry in _dump("connection", "ssh") for rows in entry.values() for row in rows}
     return ansible_defaults.Defaults(file=str(base.get("CONFIG_FILE", {}).get("value") or ""), settings={**base, **ssh})
 
@@ -55,14 +61,16 @@ def _file(environ: Mapping[str, str]) -> Path | None:
     return next((path for file in _FILES if (path := file.expanduser()).is_file()), None)
 
 
-def _accept(state: Path, file: Path, rows: Iterable[Any], *, is_named: bool) -> None:
-    """Raises UsageError for a file of the current directory that names programs and was not accepted."""
+def _accept(state: Path, file: Path, *, is_named: bool) -> None:
+    """Raises UsageError for a file of the current directory that has more than harmless settings and was not accepted."""
     try:
         content = file.read_bytes()
+        refused = list(_refused(content.decode(errors="surrogateescape")))
     except OSError as error:
         raise UsageError(f"{file}: cannot be read: {error.strerror}", hint=f"correct {NAME}, or unset it") from None
-    programs = [f"{file}: {text}, which Ansible runs" for text in _programs(rows, content.decode(errors="replace"))]
-    if not programs:
+    except configparser.Error as error:
+        raise UsageError(f"{file}: cannot be parsed: {' '.join(str(error).split())}") from None
+    if not refused:
         return
     try:
         known = json.loads((state / _REMEMBERED).read_text())
@@ -72,23 +80,20 @@ def _accept(state: Path, file: Path, rows: Iterable[Any], *, is_named: bool) -> 
     if known.get(path) == digest:
         return
     if not is_named:
+        why = "Ansible may run programs or connect elsewhere, and the file lies in the current directory"
         hint = f"read it; to accept it as it is now: {NAME}={file} before the command, once"
-        raise UsageError(*(f"{text}, and the file lies in the current directory" for text in programs), hint=hint)
+        raise UsageError(*(f"{file}: {text}: with it {why}" for text in refused), hint=hint)
     paths.write_json(state / _REMEMBERED, {**known, path: digest})
 
 
-def _programs(rows: Iterable[Any], text: str) -> Iterable[str]:
-    """The settings of a file that name programs. Those of plug-ins are found as text: to list them, Ansible imports the plug-ins."""
-    for row in rows:
-        name = str(row.get("name"))
-        if _PROGRAMS.fullmatch(name) and str(row["origin"]).startswith("/"):
-            yield f"{name} names {row['value']}"
-    for line in text.splitlines():
-        key, _, value = (part.strip() for part in line.partition("="))
-        if not key.startswith(("#", ";")) and (
-            _PROGRAMS.fullmatch(key) or (key.endswith("_args") and _RUNS.search(value))
-        ):
-            yield f"{key} names {value}"
+def _refused(text: str) -> Iterable[str]:
+    """Parse a file as Ansible does, and name the settings that are not known to be harmless. Raises configparser.Error."""
+    parser = configparser.RawConfigParser(inline_comment_prefixes=(";",))
+    parser.read_string(text)
+    for key, value in (item for section in parser.values() for item in section.items()):
+        is_harmless = ssh_options.PLAIN.fullmatch(value) if key in _HARMLESS else value in _NAMES.get(key, ())
+        if not (ssh_options.are_harmless(value) if key in ssh_options.SETTINGS else is_harmless):
+            yield f"{key} = {written_values.printable(value)}"
 
 
 def _dump(kind: str, *names: str) -> list[Any]:

@@ -178,9 +178,9 @@ def python(state: Path, bed: BedSpec) -> dict[str, str]:
 
 def playbooks_hash() -> str:
     folder = shipped.folder("playbooks")
-    files = [*sorted(folder.rglob("*.yml")), Path(facts.__file__), Path(pull.__file__)]
+    scripts = sorted([*folder.rglob("*.yml"), *folder.glob("files/*")])
     digest = hashlib.sha256()
-    for file in files:
+    for file in (*scripts, Path(facts.__file__), Path(pull.__file__)):
         digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
 

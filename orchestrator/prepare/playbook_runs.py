@@ -13,7 +13,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -50,6 +50,8 @@ _CONFIGURED = {
     "DEFAULT_TIMEOUT": "ANSIBLE_TIMEOUT",
     "INTERPRETER_PYTHON": "ANSIBLE_PYTHON_INTERPRETER",
 }
+#: Settings of Ansible's configuration that the playbooks' own variables would hide -> variables for the playbooks.
+_HIDDEN = {"ssh_extra_args": "ccbed_ssh_extra_args", "INTERPRETER_PYTHON": "ccbed_python"}
 #: Each task says whether it becomes root; no user is there to type a password.
 _ALWAYS = {"ANSIBLE_BECOME": "0", "ANSIBLE_BECOME_ASK_PASS": "0", "ANSIBLE_ASK_PASS": "0"}
 _EVENTS = {
@@ -89,7 +91,7 @@ class PlaybookRun:
     hosts: Sequence[str]
     variables: Mapping[str, Any] = field(default_factory=dict)
     vault: Vault = field(default_factory=Vault)
-    configured: Collection[str] = ()
+    configured: Mapping[str, Any] = field(default_factory=dict)
     deadline_s: float = DEADLINE_S
 
 
@@ -172,6 +174,7 @@ def _runner(
     beside = str(Path(ansible_listing.find("ansible-playbook")).parent)
     path = os.pathsep.join([beside, os.environ.get("PATH", os.defpath)])
     given = {*os.environ, *(_CONFIGURED[name] for name in wanted.configured if name in _CONFIGURED)}
+    hidden = {key: wanted.configured[name]["value"] for name, key in _HIDDEN.items() if name in wanted.configured}
     settings = {name: value for name, value in _SETTINGS.items() if name not in given}
     with _hosts_umask():
         done = ansible_runner.run(
@@ -180,7 +183,7 @@ def _runner(
             playbook=str(shipped.folder("playbooks").absolute() / f"{wanted.playbook}.yml"),
             inventory=wanted.inventory,
             limit=",".join(wanted.hosts),
-            extravars=dict(wanted.variables),
+            extravars={**hidden, **wanted.variables},
             envvars={**ansible_listing.SETTINGS, **settings, **_ALWAYS, "PATH": path},
             cmdline=shlex.join(options) if options else None,
             forks=forks(len(wanted.hosts)),

@@ -13,8 +13,8 @@ from pathlib import Path
 _SIOCGIFCONF = 0x8912
 #: The size of ``struct ifreq`` on 64-bit machines.
 _IFREQ = 40
-#: Flags of IPv6 addresses: IFA_F_DADFAILED, IFA_F_TENTATIVE.
-_UNUSABLE = 0x08 | 0x40
+#: Flags of IPv6 addresses: IFA_F_DADFAILED and IFA_F_TENTATIVE; IFA_F_TEMPORARY and IFA_F_DEPRECATED.
+_UNUSABLE, _PASSING = 0x08 | 0x40, 0x01 | 0x20
 
 
 def boot_id() -> str:
@@ -90,8 +90,9 @@ def _ipv4_addresses() -> list[tuple[str, str]]:
 
 
 def _ipv6_addresses() -> list[tuple[str, str]]:
-    """Addresses of global scope, and the loopback's; none without IPv6. Tentative ones and those that failed do not count."""
+    """Addresses of global scope, and the loopback's; tentative and failed ones do not count, temporary and old ones come last."""
     rows = [line.split() for line in _lines("/proc/net/if_inet6")]
+    rows.sort(key=lambda row: int(row[4], 16) & _PASSING != 0)
     return [
         (row[5], socket.inet_ntop(socket.AF_INET6, bytes.fromhex(row[0])))
         for row in rows

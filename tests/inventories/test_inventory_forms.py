@@ -133,16 +133,48 @@ def test_a_projects_ansible_cfg_that_names_programs_counts_once_its_user_has_nam
     file.write_text(programs + "ssh_executable = ./y\nconnection_plugins = ./z\n# callback_plugins = ./no\n")
     with pytest.raises(UsageError) as caught:
         ansible_settings.read(state)
-    named = ("DEFAULT_VAULT_PASSWORD_FILE", "DEFAULT_MODULE_PATH", "ssh_args", "ssh_executable")
-    assert [any(name in problem for problem in caught.value.problems) for name in named] == [True] * 4
+    named = ("vault_password_file", "library", "ssh_args", "ssh_executable", "connection_plugins")
+    assert [any(name in problem for problem in caught.value.problems) for name in named] == [True] * 5
     assert "ANSIBLE_CONFIG=ansible.cfg before the command" in caught.value.hint
     monkeypatch.setenv("ANSIBLE_CONFIG", "ansible.cfg")
     ansible_settings.read(state)
     monkeypatch.delenv("ANSIBLE_CONFIG")
     ansible_settings.read(state)
     file.write_text(programs)
-    with pytest.raises(UsageError, match="which Ansible runs"):
+    with pytest.raises(UsageError, match="Ansible may run programs"):
         ansible_settings.read(state)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "home = .a", "HOME: .a", "log_path = x", "roles_path = r", "stdout_callback = mine", "remote_user = {{ lookup('pipe', 'x') }}",
+        'ssh_args: -o ProxyCommand="./x"', "SSH_ARGS = -o ControlMaster=auto\n  -o ProxyCommand=./x", "ssh_args = -Fevil.cfg",
+        "ssh_args = -4F evil", 'ssh_args = -o Proxy""Command=./x', "ssh_executable: ./x", "ssh_args = -E log", "ssh_args = -A",
+        "ssh_common_args = -o Hostname=x", "ssh_extra_args = -J x", "ssh_args = -o StrictHostKeyChecking=no",
+        "ssh_args = -o UserKnownHostsFile=k", "ssh_args = -o ForwardAgent=yes", "ssh_args = x", "transport = local",
+        "ssh_args = -o ControlPath={{x}}", "interpreter_python = ./p", "remote_user = a\n[DEFAULT]\nlibrary = l", "no section",
+    ],
+)  # fmt: skip
+def test_nothing_of_ansible_runs_for_a_strangers_settings(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ansible_listing, "run", lambda *_, **__: pytest.fail("Ansible was run"))
+    (tmp_path / "ansible.cfg").write_text(("" if text == "no section" else "[defaults]\n") + text + "\n")
+    with pytest.raises(UsageError):
+        ansible_settings.read(tmp_path / "state")
+
+
+def test_harmless_settings_count_without_being_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ansible.cfg").write_text(
+        "[defaults]\nRemote_User: ann ; note\nhost_key_checking = False\nstdout_callback = yaml\ninterpreter_python = auto_silent\n"
+        "forks = 20\ninventory = ./hosts\nverbosity = 1\n[ssh_connection]\npipelining = True\n"
+        "ssh_args = -C -o ControlMaster=auto -o ControlPersist=60s\n  -o 'ControlPath=~/.ssh/%%h-%%r' -o ForwardAgent=no\n"
+    )
+    settings = ansible_settings.read(tmp_path / "state").settings
+    assert (settings["remote_user"]["value"], settings["host_key_checking"]["value"]) == ("ann", False)
 
 
 def test_a_configuration_of_another_connection_is_refused_by_name(
@@ -153,6 +185,7 @@ def test_a_configuration_of_another_connection_is_refused_by_name(
     with pytest.raises(UsageError, match="ccbed cannot connect by the plug-in winrm"):
         read_inventory.read(tmp_path / "hosts", Vault(), tmp_path)
     (tmp_path / "hosts").write_text("h1\n")
+    monkeypatch.setenv("ANSIBLE_CONFIG", "ansible.cfg")
     (tmp_path / "ansible.cfg").write_text("[defaults]\ntransport = community.docker.docker\n")
     with pytest.raises(UsageError, match=r"ansible.cfg: default_transport: .* by the plug-in community.docker.docker"):
         read_inventory.read(tmp_path / "hosts", Vault(), tmp_path)

@@ -1,4 +1,4 @@
-"""Which address a node gets on its host, and why; what is wrong is said before anything on the hosts is changed."""
+"""Which address a node gets on its host, and why; what is wrong is said before any node is changed."""
 
 from __future__ import annotations
 
@@ -105,3 +105,17 @@ def test_all_addresses_of_this_host_are_read_and_the_loopback_comes_last() -> No
     known = host_facts.interfaces()
     assert list(known)[-1] == "lo" and "127.0.0.1" in known["lo"]
     assert not any(address.startswith("fe80") for addresses in known.values() for address in addresses)
+
+
+def test_addresses_that_will_pass_come_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [f"fd{'0' * 29}{last} 02 40 00 {flags} eth0" for last, flags in ((1, "01"), (2, "20"), (3, "80"), (4, "40"))]
+    monkeypatch.setattr(host_facts, "_lines", lambda path: rows)
+    assert [address for _, address in host_facts._ipv6_addresses()] == ["fd00::3", "fd00::1", "fd00::2"]
+
+
+def test_a_refusal_does_not_say_that_nothing_was_changed() -> None:
+    """The hosts may have been prepared before."""
+    status = BedStatus(name="b", hosts=(HostStatus(name="h1", interfaces=TWO_NICS),))
+    with pytest.raises(InfrastructureError) as refused:
+        node_addresses.place(bed(interface="ib7"), status)
+    assert "nothing" not in refused.value.hint

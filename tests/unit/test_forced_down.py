@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 
 from orchestrator.app import down
+from orchestrator.app.requests import DownRequest
+from orchestrator.model.bed import BedSpec, HostSpec
 from orchestrator.model.errors import UsageError
+from orchestrator.prepare import ansible_listing
 from orchestrator.store import bed_files as store
 
 #: Holds the lock of a night on the bed, as a program with this name.
@@ -88,3 +91,23 @@ def test_the_process_that_ends_its_own_bed_goes_on(tmp_path: Path, monkeypatch: 
     with store.night_lock(tmp_path, "n"):
         assert end(tmp_path) == ""
     assert killed == []
+
+
+def test_a_strangers_settings_of_ansible_are_refused_before_anything_ends_or_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ANSIBLE_CONFIG", raising=False)
+    (tmp_path / "ansible.cfg").write_text("[defaults]\nhome = .a\n")
+    (tmp_path / "lab.yml").write_text("all: {hosts: {h1: }}\n")
+    bed = BedSpec(
+        name="lab", provider="docker", nodes=(), hosts=(HostSpec(name="h1", connection="ssh"),), workdir="/w", shared_dir="/s",
+        inventory=str(tmp_path / "lab.yml"), agent="a",
+    )  # fmt: skip
+    session: Any = SimpleNamespace(state=tmp_path, terminal=SimpleNamespace(line=print), vault=None)
+    monkeypatch.setattr(down, "_selected", lambda *_: (bed,))
+    monkeypatch.setattr(down, "end", lambda *_, **__: pytest.fail("the bed was ended"))
+    monkeypatch.setattr(ansible_listing, "run", lambda *_, **__: pytest.fail("Ansible was run"))
+    for request in (DownRequest(bed="lab", reset=True), DownRequest(bed="lab", limit=("typo",))):
+        with pytest.raises(UsageError, match=r"ansible.cfg: home = .a: with it Ansible may run programs"):
+            down.run(session, request)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -115,8 +118,15 @@ def test_a_damaged_record_means_that_nothing_is_known(tmp_path: Path) -> None:
     assert bed_files.read_prepared(tmp_path, "lab") == {}
 
 
-def test_the_hash_of_the_playbooks_covers_their_content() -> None:
+def test_the_hash_of_the_playbooks_covers_their_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert hosts.playbooks_hash() == hosts.playbooks_hash()
+    monkeypatch.setattr(shipped, "folder", lambda name: tmp_path)
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "apt.sh").write_text("a")
+    before = hosts.playbooks_hash()
+    (tmp_path / "files" / "apt.sh").write_text("b")
+    assert hosts.playbooks_hash() != before, "scripts count as well"
+    monkeypatch.undo()
     names = {file.name for file in shipped.folder("playbooks").rglob("*.yml")}
     assert {"prepare.yml", "image.yml", "reset.yml", "hosts.yml"} <= names
 
@@ -205,10 +215,62 @@ def variable(name: str, **known: Any) -> Any:
     import yaml
 
     environment = jinja2.nativetypes.NativeEnvironment()
-    environment.filters |= {"bool": bool}
+    environment.filters |= {
+        "bool": bool, "quote": shlex.quote, "regex_replace": lambda text, pattern, new: re.sub(pattern, new, text),
+    }  # fmt: skip
     environment.tests |= {"match": lambda text, pattern: re.match(pattern, text) is not None}
     variables = yaml.safe_load((shipped.folder("playbooks") / "vars.yml").read_text())
     return environment.from_string(variables[name]).render(**known)
+
+
+def test_what_ansibles_configuration_says_is_not_hidden_by_variables_of_the_plays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ansible_runner
+
+    rows = {
+        "ssh_extra_args": {"value": "-o Port=7"},
+        "INTERPRETER_PYTHON": {"value": "/opt/python3"},
+        "port": {"value": 1},
+    }
+    given: dict[str, Any] = {}
+
+    def run(**options: Any) -> SimpleNamespace:
+        given.update(options)
+        return SimpleNamespace(status="")
+
+    monkeypatch.setattr(ansible_runner, "run", run)
+    listener: Any = SimpleNamespace(handle_event=None, lines=[])
+    wanted = playbook_runs.PlaybookRun(playbook="hosts", inventory="lab.yml", hosts=["h1"], configured=rows)
+    playbook_runs._runner(wanted, tmp_path, [], listener, lambda: False)
+    known = given["extravars"]
+    of = {"inventory_hostname": "h1", "hostvars": {"h1": {}}}
+    assert variable("ansible_ssh_extra_args", **known, **of).strip() == "-o Port=7"
+    of["hostvars"] = {"h1": {"ansible_ssh_extra_args": "-C"}}
+    assert variable("ansible_ssh_extra_args", **known, **of).strip() == "-C"
+    assert variable("bed_python", **known) == "/opt/python3"
+    assert variable("bed_python", **known, ansible_python_interpreter="/own") == "/own"
+    assert variable("bed_python", **known, ansible_python_interpreter="auto_silent") == "/usr/bin/python3"
+    assert variable("bed_python") == "/usr/bin/python3"
+
+
+def test_the_toolkit_is_installed_only_where_no_container_would_end(tmp_path: Path) -> None:
+    """The check is the first task, and changes nothing."""
+    import yaml
+
+    tasks = yaml.safe_load((shipped.folder("playbooks") / "tasks/nvidia.yml").read_text())
+    assert tasks[0]["ansible.builtin.command"]["argv"][-1] == "check"
+    assert tasks[0]["when"] == next(task["when"] for task in tasks if task["name"] == "toolkit's runtime")
+    script = (shipped.folder("playbooks") / "files/nvidia-runtime.sh").read_text()
+    for running, code in ((2, 1), (0, 0)):
+        (tmp_path / "docker").write_text(f"#!/bin/sh\ncase $3 in *Running*) echo {running};; *) echo false;; esac\n")
+        (tmp_path / "docker").chmod(0o755)
+        done = subprocess.run(
+            ["sh", "-ec", ". /dev/stdin", "sh", "check"], input=script, env={"PATH": f"{tmp_path}:/bin:/usr/bin"},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+        assert ("would end its 2 running containers" in done.stderr) == bool(code)
 
 
 @pytest.mark.parametrize(("is_denied", "lacks"), [(False, "engine"), (True, "access")])

@@ -1,4 +1,4 @@
-"""The address of each node on its host, and why it is that one: chosen and checked before anything on the hosts is changed.
+"""The address of each node on its host, and why it is that one: chosen and checked before any node is changed.
 
 The address by which a host is reached need not be its own (a jump host, NAT) nor on the interface of the bed; then an address
 of that interface counts, else of the default route.
@@ -34,9 +34,7 @@ def place(bed: BedSpec, status: BedStatus) -> BedSpec:
         if choice.problem:
             problems[f"host {bed.node(node).host}: {choice.problem}"] = None
     if problems:
-        raise InfrastructureError(
-            *problems, hint="set ccbed_interface or ccbed_address of that host; nothing was changed"
-        )
+        raise InfrastructureError(*problems, hint="set ccbed_interface or ccbed_address of that host")
     moved = {node: choice.address for node, choice in known.items() if bed.node(node).address}
     nodes, replacements = (
         tuple(replace(node, address=moved.get(node.name, node.address)) for node in part)

@@ -17,7 +17,7 @@ from ...model.bed import BedSpec, ContainerSpec, Host, HostSpec, Inventory, Link
 from ...model.errors import UsageError
 from ...model.requirements import CPU_IMAGE, ENGINE_SOCKET
 from ..inventory import causes, ssh_options, variables
-from ..inventory.ansible_defaults import is_local, takes_any_key, with_provider
+from ..inventory.ansible_defaults import is_local, with_provider
 from ..spec import written_values
 from . import departed, gpu_devices, links
 
@@ -339,7 +339,7 @@ def _host(host: Host, home: str) -> HostSpec:
         python=str(settings.get("ansible_python_interpreter", "python3")),
         engine=_value(host, "engine", ENGINE_SOCKET),
         known_hosts=_absolute(_value(host, "known_hosts") or ssh_options.known_hosts(ssh), home),
-        first_contact=_value(host, "ssh_first_contact", takes_any_key(host) or ssh_options.first_contact(ssh)),
+        first_contact=_value(host, "ssh_first_contact", ssh_options.first_contact(ssh)),
         ssh=ssh,
         power=_value(host, "power", {}),
         switch_port=_value(host, "switch_port", {}),
@@ -358,8 +358,10 @@ def _with_engine(spec: HostSpec, host: Host, engine: str, earlier: BedSpec | Non
 
 
 def _ssh(host: Host) -> ssh_options.Options:
-    """Raises ValueError."""
-    return ssh_options.read(*(str(host.variables.get(name, "")) for name in ssh_options.VARIABLES))
+    """Read the options in Ansible's order: its own check of host keys comes after ssh_args. Raises ValueError."""
+    checks = host.variables.get("ansible_host_key_checking", True)
+    first, *others = (str(host.variables.get(name, "")) for name in ssh_options.VARIABLES)
+    return ssh_options.read(first, "-o StrictHostKeyChecking=no" if not checks else "", *others)
 
 
 def _nodes(

@@ -9,7 +9,7 @@ from ...model.bed import Host, Inventory
 from ...model.errors import UsageError
 from ...model.frozen import dataclass, field, replace
 from ..spec import written_values
-from . import literal
+from . import literal, ssh_options
 
 #: Setting of ``ansible-config dump`` -> the variable of a host that has the same effect.
 _VARIABLES = {
@@ -35,36 +35,39 @@ class Defaults:
 
     def apply(self, inventory: Inventory) -> Inventory:
         """The inventory with these settings for each host behind SSH. Raises UsageError for values that ccbed cannot use."""
-        problems, values, places = [], {}, {}
+        return replace(inventory, hosts=tuple(map(self._with, inventory.hosts)))
+
+    def _with(self, host: Host) -> Host:
+        if is_local(host) or host.variables.get("ccbed_provider") == "slurm":
+            return host
+        values, positions, problems = dict(host.variables), dict(host.positions), []
         for name, key in _VARIABLES.items():
             value = self.settings.get(name, {}).get("value")
-            if value in (None, ""):
+            if value in (None, "") or key in host.variables:
                 continue
-            places[key] = f"{self.settings[name]['origin']}: {name.lower()}"
+            positions[key] = f"{self.settings[name]['origin']}: {name.lower()}"
             try:
                 values[key] = literal.ANSIBLE[key](value) if key in literal.ANSIBLE else value
             except ValueError as error:
-                problems.append(f"{places[key]}: {error} (got {written_values.show(value)})")
+                problems.append(f"{positions[key]}: {error} (got {written_values.show(value)})")
         if problems:
             raise UsageError(*problems)
-        may_become = "BECOME_PASSWORD_FILE" in self.settings
-        return replace(inventory, hosts=tuple(_with(host, values, places, may_become) for host in inventory.hosts))
-
-
-def _with(host: Host, values: Mapping[str, Any], places: Mapping[str, str], may_become: bool) -> Host:
-    if is_local(host):
-        return host
-    positions, may_become = {**places, **host.positions}, host.has_become_password or may_become
-    return replace(host, variables={**values, **host.variables}, positions=positions, has_become_password=may_become)
+        may_become = host.has_become_password or "BECOME_PASSWORD_FILE" in self.settings
+        return replace(host, variables=values, positions=positions, has_become_password=may_become)
 
 
 def is_local(host: Host) -> bool:
     return bool(host.variables.get("ansible_connection") == "local")
 
 
-def takes_any_key(host: Host) -> bool:
-    """Return whether Ansible's own settings switch the check of host keys off."""
-    return host.variables.get("ansible_host_key_checking") is False
+def opening(host: Host) -> str:
+    """Return the position of Ansible's own setting that decides first on keys of new hosts; empty if none does."""
+    for name in (ssh_options.VARIABLES[0], "ansible_host_key_checking", *ssh_options.VARIABLES[1:]):
+        value, position = host.variables.get(name), host.positions.get(name, "")
+        is_configured = position.endswith(f": {name.removeprefix('ansible_')}")
+        if value is False or (is_configured and "stricthost" in str(value).lower()):
+            return position
+    return ""
 
 
 def names_provider(inventory: Inventory) -> bool:

@@ -26,7 +26,7 @@ _PROXY = re.compile(
     r"https?://(?:[\w.~%!+-]{1,128}:[\w.~%!+-]{1,256}@)?(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?/?"
 )
 _NO_PROXY = re.compile(r"\*|(?=.{1,253}$)(\*?\.)?(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*(:\d{1,5})?")
-_HOP = re.compile(r"(?:([^@]*)@)?(?:\[([^\]]+)\]|([^:]+))(?::(.*))?")
+HOP = re.compile(r"(?:([^@]*)@)?(?:\[([^\]]+)\]|([^:]+))(?::(.*))?")
 MAX_PATH_LENGTH, MAX_IMAGE_LENGTH = 1024, 255
 #: Ansible's plug-ins of connections -> the kind of ccbed's own. ``smart`` is ssh with every ssh of today.
 _CONNECTIONS = {"ssh": "ssh", "smart": "ssh", "paramiko": "ssh", "paramiko_ssh": "ssh", "local": "local"}
@@ -128,7 +128,7 @@ def port(value: Any) -> int:
 def jump(value: Any) -> str:
     """One or more hosts of ssh's ProxyJump: ``[user@]host[:port],…``."""
     for hop in text(value).removeprefix("ssh://").split(","):
-        parts = _HOP.fullmatch(hop)
+        parts = HOP.fullmatch(hop)
         if not parts:
             raise ValueError("must be [user@]host[:port]")
         if parts[1] is not None:
@@ -166,10 +166,10 @@ def _interpreter(value: Any) -> str:
 
 
 def _switch(value: Any) -> bool:
-    known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-    if str(value).lower() not in known:
+    true, false = ("true", "yes", "on", "y", "t", "1"), ("false", "no", "off", "n", "f", "0")
+    if str(value).lower() not in (*true, *false):
         raise ValueError("must be true or false")
-    return known[str(value).lower()]
+    return str(value).lower() in true
 
 
 def _is_network(value: str) -> bool:

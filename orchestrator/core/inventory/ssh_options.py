@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -10,6 +11,8 @@ from . import literal
 
 #: The variables that hold them, in the order in which Ansible passes them to ssh: the first value of an option applies.
 VARIABLES = ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
+#: The settings of Ansible's configuration with the same effect.
+SETTINGS = tuple(name.removeprefix("ansible_") for name in VARIABLES)
 #: Options that ccbed's own connection honours; ``config`` is -F.
 HONOURED = (
     "port", "user", "hostname", "identityfile", "userknownhostsfile", "stricthostkeychecking", "proxycommand",
@@ -17,20 +20,28 @@ HONOURED = (
 )  # fmt: skip
 #: Options that ccbed's connection ignores (it has its own way, or they concern terminals, logs, shared connections).
 LEFT_TO_SSH = (
-    "addkeystoagent", "batchmode", "canonicalizehostname", "challengeresponseauthentication", "checkhostip",
-    "ciphers", "compression", "connectionattempts", "connecttimeout", "controlmaster", "controlpath",
-    "controlpersist", "escapechar", "forwardagent", "forwardx11", "forwardx11trusted", "globalknownhostsfile",
-    "gssapiauthentication", "gssapidelegatecredentials", "gssapitrustdns", "hashknownhosts", "hostkeyalgorithms",
-    "identitiesonly", "ipqos", "kbdinteractiveauthentication", "kexalgorithms", "loglevel", "macs",
-    "nohostauthenticationforlocalhost", "numberofpasswordprompts", "passwordauthentication",
-    "preferredauthentications", "pubkeyacceptedalgorithms", "pubkeyacceptedkeytypes", "pubkeyauthentication",
-    "rekeylimit", "requesttty", "sendenv", "serveralivecountmax", "serveraliveinterval", "setenv",
-    "streamlocalbindunlink", "tcpkeepalive", "updatehostkeys", "verifyhostkeydns", "visualhostkey",
+    "addkeystoagent", "addressfamily", "batchmode", "canonicalizehostname", "casignaturealgorithms",
+    "challengeresponseauthentication", "checkhostip", "ciphers", "clearallforwardings", "compression",
+    "connectionattempts", "connecttimeout", "controlmaster", "controlpath", "controlpersist", "escapechar",
+    "exitonforwardfailure", "forwardagent", "forwardx11", "forwardx11trusted", "globalknownhostsfile",
+    "gssapiauthentication", "gssapidelegatecredentials", "gssapitrustdns", "hashknownhosts", "hostbasedauthentication",
+    "hostkeyalgorithms", "identitiesonly", "ipqos", "kbdinteractiveauthentication", "kexalgorithms", "loglevel", "macs",
+    "nohostauthenticationforlocalhost", "numberofpasswordprompts", "passwordauthentication", "preferredauthentications",
+    "pubkeyacceptedalgorithms", "pubkeyacceptedkeytypes", "pubkeyauthentication", "rekeylimit", "requesttty", "sendenv",
+    "serveralivecountmax", "serveraliveinterval", "setenv", "streamlocalbindunlink", "tcpkeepalive", "updatehostkeys",
+    "verifyhostkeydns", "visualhostkey",
 )  # fmt: skip
+#: Options that run no program, write no file and lead no connection elsewhere, with values of ``PLAIN`` characters.
+_HARMLESS = (
+    "controlmaster", "controlpersist", "controlpath", "serveraliveinterval", "serveralivecountmax", "connecttimeout",
+    "connectionattempts", "compression", "ciphers", "addressfamily", "preferredauthentications", "identitiesonly",
+    "tcpkeepalive", "loglevel", "-4", "-6", "-C", "-q",
+)  # fmt: skip
+PLAIN = re.compile(r"[\w.,:/@~+ %-]*")
 _LETTERS = {"p": "port", "l": "user", "i": "identityfile", "J": "proxyjump", "F": "config"}
 #: Flags without a value, flags with a value, and flags whose value concerns only ssh itself.
 _FLAGS, _WITH_WORD = "1246AaCfGgKkMNnqsTtVvXxYy", "BbcDEeFIiJLlmOoPpQRSWw"
-_ALONE = frozenset("cEemS")
+_ALONE = ("-c", "-E", "-e", "-m", "-S")
 
 Options = Mapping[str, tuple[str, ...]]
 
@@ -47,13 +58,22 @@ def read(*arguments: str) -> Options:
         if name in HONOURED:
             earlier = options.get(name, ())
             options[name] = (*earlier, value) if name == "identityfile" else earlier or (value,)
-        elif name not in LEFT_TO_SSH:
+        elif value and name not in (*LEFT_TO_SSH, *_ALONE) and (name, value) != ("permitlocalcommand", "no"):
             unsupported.append(written)
     if unsupported:
         names = ", ".join(dict.fromkeys(unsupported))
         raise ValueError(f"ccbed's own connection does not support {names}; remove it")
     _check(options)
     return options
+
+
+def are_harmless(arguments: str) -> bool:
+    """Return whether a stranger may give these arguments."""
+    try:
+        words = [(name, value) for name, value, _ in _parse_words([arguments])]
+    except ValueError:
+        return False
+    return all(PLAIN.fullmatch(word[1]) and (word[0] in _HARMLESS or word == ("forwardagent", "no")) for word in words)
 
 
 def first(options: Options, name: str) -> str:
@@ -101,6 +121,7 @@ def _option(word: str, words: Iterator[str]) -> Iterator[tuple[str, str, str]]:
     """Parse a word: flags, then possibly a letter with a value in the same or in the next word."""
     for at, letter in enumerate(word[1:], start=1):
         if letter in _FLAGS:
+            yield f"-{letter}", "", f"-{letter}"
             continue
         if letter not in _WITH_WORD:
             raise ValueError(f"-{letter} is no option of ssh")
@@ -109,7 +130,7 @@ def _option(word: str, words: Iterator[str]) -> Iterator[tuple[str, str, str]]:
             raise ValueError(f"-{letter} needs a value")
         if letter == "o":
             yield _named(value)
-        elif letter not in _ALONE:
+        else:
             yield _LETTERS.get(letter, f"-{letter}"), value, f"-{letter}"
         return
 

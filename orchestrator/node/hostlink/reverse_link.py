@@ -209,13 +209,14 @@ def _connected_sockets(addresses: Sequence[str], port: int, until: float) -> Ite
         pending: set[socket.socket] = set()
         try:
             for address in addresses:
-                sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
-                sock.setblocking(False)
-                if sock.connect_ex((address, port)) not in (0, errno.EINPROGRESS):
-                    sock.close()
-                    continue
-                pending.add(sock)
-                selector.register(sock, selectors.EVENT_WRITE)
+                with contextlib.suppress(OSError):  # a kernel may lack IPv6
+                    sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+                    sock.setblocking(False)
+                    if sock.connect_ex((address, port)) not in (0, errno.EINPROGRESS):
+                        sock.close()
+                        continue
+                    pending.add(sock)
+                    selector.register(sock, selectors.EVENT_WRITE)
             while pending and (left_s := until - time.monotonic()) > 0:
                 for key, _ in selector.select(left_s):
                     ready = key.fileobj

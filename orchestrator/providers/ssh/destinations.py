@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...core.inventory import ssh_options
+from ...core.inventory import literal, ssh_options
 from ...model.bed import HostSpec
 from ...model.frozen import dataclass
 from . import paramiko_import
@@ -76,18 +76,9 @@ def _proxy_command(destination: Destination, options: Mapping[str, Any], config:
         return ""
     if given[0] == "proxycommand":
         return _filled(destination, text)
-    config_options = ["-F", config] if config else []
-    return shlex.join(
-        [
-            "ssh",
-            "-o",
-            "BatchMode=yes",
-            *config_options,
-            "-W",
-            f"{destination.address}:{destination.port}",
-            *_jumps(text),
-        ]
-    )
+    address = f"[{destination.address}]" if ":" in destination.address else destination.address
+    file = ["-F", config] if config else []
+    return shlex.join(["ssh", "-o", "BatchMode=yes", *file, "-W", f"{address}:{destination.port}", *_jumps(text)])
 
 
 def _filled(destination: Destination, command: str) -> str:
@@ -104,8 +95,10 @@ def _filled(destination: Destination, command: str) -> str:
 
 def _jumps(text: str) -> list[str]:
     *first, last = text.split(",")
-    name, _, port = last.rpartition(":") if ":" in last and "://" not in last else (last, "", "")
-    return [*(["-J", ",".join(first)] if first else []), *(["-p", port] if port else []), "--", name]
+    hop = literal.HOP.fullmatch(last.removeprefix("ssh://"))
+    user, numeric, name, port = hop.groups() if hop else (None, None, last, None)
+    login = (f"{user}@" if user else "") + (numeric or name)
+    return [*(["-J", ",".join(first)] if first else []), *(["-p", port] if port else []), "--", login]
 
 
 def _configured(file: Path, name: str) -> Mapping[str, Any]:

@@ -259,9 +259,9 @@ def _is_living(row: Mapping[str, Any]) -> bool:
 
 
 def _own_addresses() -> list[str]:
-    """The addresses of this machine, those of the default route first; the loopback serves nodes of the same machine."""
+    """The IPv4 addresses of this machine, as it listens: the default route's first; the loopback serves nodes of the same machine."""
     known = [address for name, own in host_facts.interfaces().items() if name != "lo" for address in own]
-    return [*known, "127.0.0.1"]
+    return [*(address for address in known if ":" not in address), "127.0.0.1"]
 
 
 @contextlib.contextmanager

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.model.errors import InfrastructureError
 from orchestrator.node.hostlink import reverse_link
 from orchestrator.slurm.reverse_link import credentials, listener
+from orchestrator.system import host_facts
 
 
 def test_a_directory_in_which_others_can_replace_files_is_rejected(tmp_path: Path) -> None:
@@ -27,6 +31,26 @@ def test_a_directory_in_which_others_can_replace_files_is_rejected(tmp_path: Pat
         os.chown(links.parent, 65534, 65534)
         with pytest.raises(InfrastructureError, match="belongs to another user"):
             credentials.ensure_certificate(links, tmp_path / "bed")
+
+
+def test_an_address_of_a_family_that_the_kernel_lacks_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    interfaces = {"eth0": ["198.18.0.1", "fd00::1"], "lo": ["127.0.0.1", "::1"]}
+    monkeypatch.setattr(host_facts, "interfaces", lambda: interfaces)
+    assert listener._own_addresses() == ["198.18.0.1", "127.0.0.1"], "it listens by IPv4"
+
+    class WithoutIPv6(socket.socket):
+        def __init__(self, family: int = -1, *arguments: Any) -> None:
+            if family == socket.AF_INET6:
+                raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+            super().__init__(family, *arguments)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setattr(socket, "socket", WithoutIPv6)
+        port = server.getsockname()[1]
+        reached = list(reverse_link._connected_sockets(["::1", "127.0.0.1"], port, time.monotonic() + 60))
+        monkeypatch.undo()
+        assert len(reached) == 1
+        reached[0].close()
 
 
 def test_a_listener_takes_a_free_port_of_its_range(tmp_path: Path) -> None:
