@@ -41,6 +41,12 @@ class Write:
     def holds_weights(self) -> bool:
         return self.saved is not None and self.saved.weights is not None and self.saved.matched != 0
 
+    @property
+    def sums(self) -> frozenset[str]:
+        """SHA-256 of its files."""
+        listed = {str(item[2]) for item in (self.saved.files if self.saved else ()) if len(item) > 2 and item[2]}
+        return frozenset(listed | ({self.committed.sha256 or ""} if self.committed else set())) - {""}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
@@ -74,9 +80,12 @@ class Checkpoint:
 
     @property
     def sums(self) -> frozenset[str]:
-        sums = {write.committed.sha256 for write in self.writes if write.committed and write.committed.sha256}
-        listed = (item for write in self.writes if write.saved for item in write.saved.files)
-        return frozenset(sums | {str(item[2]) for item in listed if len(item) > 2 and item[2]})
+        return frozenset[str]().union(*(write.sums for write in self.writes))
+
+    @property
+    def parts(self) -> Sequence[Write]:
+        """The files that hold the weights together, each a part."""
+        return [write for write in self.writes if write.holds_weights and part_of(write.saved)]
 
     @property
     def paths(self) -> frozenset[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
@@ -29,6 +31,7 @@ Step = int
 Sizes = tuple[tuple[Step, int], ...]
 #: How a failure begins of weights whose parts were saved at several steps.
 APART = "begins with parts of other steps:"
+_DIGITS = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,30 +265,40 @@ def _rank(
     if not steps and (path := _copy_of_unknown_step(start, before, [item for item, _ in left], undated)):
         text = f"{process.name} begins with what {path} holds: a copy of the weights, of which step is not known"
         return RankResume(rank=process.rank, name=process.name, doubt=text)
-    of_parts = {} if steps else _steps_of_parts(start, attempt, before)
-    if len({*of_parts.values()}) > 1:
-        names = " and ".join(f"{PurePath(path).name} of step {step}" for path, step in of_parts.items())
-        text = f"{process.name} {APART} {names}"
-        return RankResume(rank=process.rank, name=process.name, loaded=frozenset(of_parts.values()), failure=text)
+    if not steps and (by_parts := _by_parts(process, start, attempt, before)):
+        return by_parts
     if not loaded and (load := reload_of(attempt, process)) is not None:
         text = f"{process.name} loaded {load.path or 'a checkpoint'} after its first step"
         return RankResume(rank=process.rank, name=process.name, doubt=text)
     return _by_state(process, start, steps, loaded, attempt, before, left)
 
 
-def _steps_of_parts(start: watch.State, attempt: Attempt, before: Lineage) -> Mapping[str, Step]:
-    """Path of each file that holds a part of the weights which the rank began with -> the step that it was saved at."""
-    saved: dict[str, tuple[str, Step]] = {}
-    of_file: dict[str, str] = {}
-    for old in before.earlier(attempt):
-        for write in saves_of(old) if old.index in before.bases else ():
-            if write.committed and (part := part_of(write.saved)):
-                saved[part] = (write.path, before.bases[old.index] + write.n)
-                of_file[write.committed.sha256 or ""] = part
-    loads = [load for process in attempt.ranks.values() for load in process.loads if not load.error]
-    read = {of_file.get(load.sha256 or "", part_of(load)) for load in loads}
-    items = sum_of({part: saved[part] for part in read & saved.keys()}, start.weights)
-    return dict(sorted(items, key=lambda item: -item[1]))
+def _by_parts(process: Process, start: watch.State, attempt: Attempt, before: Lineage) -> RankResume | None:
+    """Judge weights that several files hold together by the (attempt, step) of their saves; None if no files are known to hold them.
+
+    They fail if an older one belonged to a whole checkpoint, and such a file was saved anew with the newest one: what was saved
+    only once may be frozen, and what was saved later may have been copied before.
+    """
+    known = [old for old in before.earlier(attempt) if old.index in before.bases]
+    saves = [((old.index, before.bases[old.index] + w.n), w) for old in known for w in committed_writes([old])]
+    parts = {key: part for _, w in saves if (part := part_of(w.saved)) for key in (*w.sums, part)}
+    loads = [load for other in attempt.ranks.values() for load in other.loads if not load.error]
+    read = {parts.get(load.sha256 or "") or parts.get(part_of(load)) or "" for load in loads} - {""}
+    if not (chosen := sum_of({part: part for part in read}, start.weights)):
+        return None
+    own = [[(at, w) for at, w in saves if part_of(w.saved) == part] for part in chosen]
+    common = frozenset.intersection(*(frozenset(at for at, w in item if not w.save.thread) for item in own))
+    steps = frozenset(n for i, n in common if not _digests_at(before.attempts[i], n - before.bases[i]))
+    if steps:
+        return RankResume(rank=process.rank, name=process.name, steps=steps, how="digest")
+    oldest = sorted((min(item, key=lambda save: save[0]) for item in own), key=lambda save: save[0], reverse=True)
+    times = Counter(w.path for _, w in saves)
+    kinds = {path: path if times[path] > 1 else _DIGITS.sub("", path) for path in times}
+    anew = {kinds[w.path] for at, w in saves if at == oldest[0][0] and part_of(w.saved) not in {"", *chosen}}
+    text = f"{process.name} {APART} {' and '.join(f'{PurePath(w.path).name} of step {n}' for (_, n), w in oldest)}"
+    if common or not any(w.holds_weights and kinds[w.path] in anew for at, w in oldest if at != oldest[0][0]):
+        return RankResume(rank=process.rank, name=process.name, doubt=f"{text}; they may belong together")
+    return RankResume(rank=process.rank, name=process.name, loaded=frozenset(n for (_, n), _ in oldest), failure=text)
 
 
 def _by_state(
@@ -383,14 +396,17 @@ def _loaded(process: Process, start: watch.State | None, left: Sequence[tuple[Ch
     loads = [load for load in process.loads if not load.error and (load.called or load.t) <= until]
     sums = {load.sha256 for load in loads if load.sha256}
     weights = {load.weights for load in loads if load.weights and load.matched != 0}
+    parts = {*map(part_of, loads)}
     folders = {load.path for load in loads if load.api == "deepspeed"}
     named = [step for checkpoint, step in left if checkpoint.paths & folders][-1:]
     steps = frozenset(named) | frozenset(
         step
         for checkpoint, step in left
-        if checkpoint.sums & sums
-        or checkpoint.weights & weights
-        or any(_has_states(load, checkpoint) for load in loads)
+        if checkpoint.weights & weights
+        or (
+            all(write.sums & sums or part_of(write.saved) in parts for write in checkpoint.parts)
+            and (checkpoint.sums & sums or any(_has_states(load, checkpoint) for load in loads))
+        )
     )
     return (
         steps - {0} or steps
@@ -410,11 +426,11 @@ def _has_states(load: watch.Load, checkpoint: Checkpoint) -> bool:
 
 def _altered(process: Process, start: watch.State, earlier: Sequence[Attempt]) -> str:
     """A file that the process loaded before its first step with another content than was ever committed; empty if there is none."""
-    made = [checkpoint for old in earlier for checkpoint in checkpoints(old)]
-    sums = {digest for checkpoint in made for digest in checkpoint.sums}
-    commits = [write.committed for checkpoint in made for write in checkpoint.writes if write.committed]
+    writes = [write for old in earlier for write in saves_of(old)]
+    sums = {digest for write in writes for digest in write.sums}
+    commits = [write.committed for write in writes if write.committed]
     unhashed = {line.path for line in commits if not line.sha256}  # the rank was killed before it knew the SHA-256
-    paths = {path for checkpoint in made for path in checkpoint.paths} - unhashed
+    paths = {path for old in earlier for checkpoint in checkpoints(old) for path in checkpoint.paths} - unhashed
     loads = [load for load in process.loads if not load.error and load.sha256 and (load.called or load.t) <= start.t]
     return next((load.path for load in loads if load.path in paths and load.sha256 not in sums), "")
 
