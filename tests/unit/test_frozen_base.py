@@ -10,7 +10,8 @@ import pytest
 
 from orchestrator.model import watch
 from orchestrator.model.run import Run
-from orchestrator.views.training.attempts import MODULUS
+from orchestrator.views.training.attempts import MODULUS, add
+from orchestrator.views.training.job_checkpoints import sum_of
 
 from .verdicts import ask
 from .watched_jobs import Job, digest, right, wrong
@@ -93,7 +94,7 @@ def in_two_files(
                 )
                 for m, path, own, key in loads
             ]
-        if isinstance(line, watch.State) and attempt and line.n == 0:
+        if isinstance(line, watch.State) and attempt and line.n == 0 and second != 15:
             total = int(about("first", 15)[1], 16) + int(about("second", second)[1], 16)
             return [dataclasses.replace(line, weights=f"{total % MODULUS:016x}")]
         if not isinstance(line, watch.Save | watch.Saved | watch.Committed):
@@ -164,3 +165,18 @@ def test_a_part_that_is_saved_a_step_later_is_a_doubt() -> None:
 def test_parts_of_different_steps_fail_without_a_state_of_the_newest(by_step: bool) -> None:
     verdict = ask(killed_after_its_save(second=10, by_step=by_step), "resumed-from")
     assert (verdict.outcome, "begins with parts of other steps" in verdict.text) == ("fail", True)
+
+
+def test_a_whole_checkpoint_is_gone_once_one_of_its_files_is_saved_anew() -> None:
+    """Killed between the two files of step 20: the job goes back to a copy of step 10."""
+    job = in_two_files(Job().attempt(0, 0, 21).attempt(1, 10, 30, loaded=0, ends=True))
+    job.files = [
+        dataclasses.replace(file, lines=tuple(x for x in file.lines if getattr(x, "id", "") != "second-20"))
+        for file in job.files
+    ]
+    assert ask(job.run(), "resumed-newest").outcome != "fail"
+
+
+def test_many_parts_are_added_up_together() -> None:
+    digests = sorted(digest("part", number) for number in range(12))
+    assert [*sum_of(digests, add(digests))] == digests

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
@@ -31,7 +30,6 @@ Step = int
 Sizes = tuple[tuple[Step, int], ...]
 #: How a failure begins of weights whose parts were saved at several steps.
 APART = "begins with parts of other steps:"
-_DIGITS = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,9 +236,7 @@ def _is_late(checkpoint: Checkpoint, attempt: Attempt, before: Lineage) -> bool:
 
 def _by_step(made: Iterable[Checkpoint], before: Lineage) -> list[tuple[Checkpoint, Step]]:
     """The checkpoints of attempts that began from a known step, each with its own, if that is known."""
-    return [
-        (item, before.bases[item.attempt] + item.n) for item in made if item.attempt in before.bases and item.is_dated
-    ]
+    return [(x, before.bases[x.attempt] + x.n) for x in made if x.attempt in before.bases and x.is_dated]
 
 
 def _common(ranks: Iterable[RankResume]) -> Step | None:
@@ -274,31 +270,29 @@ def _rank(
 
 
 def _by_parts(process: Process, start: watch.State, attempt: Attempt, before: Lineage) -> RankResume | None:
-    """Judge weights that several files hold together by the (attempt, step) of their saves; None if no files are known to hold them.
+    """Judge weights that several files hold, by (attempt, step) of their saves; None if it is not known which files.
 
-    They fail if an older one belonged to a whole checkpoint, and such a file was saved anew with the newest one: what was saved
-    only once may be frozen, and what was saved later may have been copied before.
+    An older part is a failure if it once was in a whole checkpoint, and was saved anew with the newest: others may be frozen or saved late.
     """
-    known = [old for old in before.earlier(attempt) if old.index in before.bases]
-    saves = [((old.index, before.bases[old.index] + w.n), w) for old in known for w in committed_writes([old])]
-    parts = {key: part for _, w in saves if (part := part_of(w.saved)) for key in (*w.sums, part)}
+    known = [(old, before.bases[old.index]) for old in before.earlier(attempt) if old.index in before.bases]
+    saves = [((old.index, base + w.n), part_of(w.saved), w) for old, base in known for w in committed_writes([old])]
+    parts = {key: part for _, part, w in saves for key in (*w.sums, part)}
     loads = [load for other in attempt.ranks.values() for load in other.loads if not load.error]
-    read = {parts.get(load.sha256 or "") or parts.get(part_of(load)) or "" for load in loads} - {""}
-    if not (chosen := sum_of({part: part for part in read}, start.weights)):
+    read = {parts.get(load.sha256 or "") or parts.get(part_of(load), "") for load in loads} - {""}
+    if not (chosen := sum_of(read, start.weights)):
         return None
-    own = [[(at, w) for at, w in saves if part_of(w.saved) == part] for part in chosen]
-    common = frozenset.intersection(*(frozenset(at for at, w in item if not w.save.thread) for item in own))
-    steps = frozenset(n for i, n in common if not _digests_at(before.attempts[i], n - before.bases[i]))
-    if steps:
+    common = set.intersection(*({at for at, part, w in saves if part == one and not w.save.thread} for one in chosen))
+    if steps := frozenset(n for i, n in common if not _digests_at(before.attempts[i], n - before.bases[i])):
         return RankResume(rank=process.rank, name=process.name, steps=steps, how="digest")
-    oldest = sorted((min(item, key=lambda save: save[0]) for item in own), key=lambda save: save[0], reverse=True)
-    times = Counter(w.path for _, w in saves)
-    kinds = {path: path if times[path] > 1 else _DIGITS.sub("", path) for path in times}
-    anew = {kinds[w.path] for at, w in saves if at == oldest[0][0] and part_of(w.saved) not in {"", *chosen}}
-    text = f"{process.name} {APART} {' and '.join(f'{PurePath(w.path).name} of step {n}' for (_, n), w in oldest)}"
-    if common or not any(w.holds_weights and kinds[w.path] in anew for at, w in oldest if at != oldest[0][0]):
+    first = {part: (at, w) for at, part, w in reversed(saves) if part in chosen}
+    names = sorted(((at, PurePath(w.path).name) for at, w in first.values()), reverse=True)
+    paths = [w.path for _, _, w in saves]
+    kinds = {path: path if paths.count(path) > 1 else re.sub(r"\d", "", path) for path in paths}
+    anew = {kinds[w.path] for at, part, w in saves if at == names[0][0] and part not in {"", *chosen}}
+    text = f"{process.name} {APART} {' and '.join(f'{name} of step {n}' for (_, n), name in names)}"
+    if common or not any(w.holds_weights and kinds[w.path] in anew for at, w in first.values() if at != names[0][0]):
         return RankResume(rank=process.rank, name=process.name, doubt=f"{text}; they may belong together")
-    return RankResume(rank=process.rank, name=process.name, loaded=frozenset(n for (_, n), _ in oldest), failure=text)
+    return RankResume(rank=process.rank, name=process.name, loaded=frozenset(n for (_, n), _ in names), failure=text)
 
 
 def _by_state(
@@ -326,9 +320,7 @@ def _by_state(
     if altered := _altered(process, start, before.earlier(attempt)):
         text = f"{process.name} loaded {altered}, which is not the file that was committed under that name (SHA-256)"
         return RankResume(rank=process.rank, name=process.name, failure=text)
-    if late := [
-        load for load in process.loads if not load.error and load.weights and (load.called or load.t) > start.t
-    ]:
+    if late := [x for x in process.loads if not x.error and x.weights and (x.called or x.t) > start.t]:
         doubt = f"{process.name} loaded {late[0].path or 'weights'} after its first step began"
         return RankResume(rank=process.rank, name=process.name, doubt=doubt)
     if (shared := _shared(process, start, attempt, left)) is not None:
@@ -408,9 +400,7 @@ def _loaded(process: Process, start: watch.State | None, left: Sequence[tuple[Ch
             and (checkpoint.sums & sums or any(_has_states(load, checkpoint) for load in loads))
         )
     )
-    return (
-        steps - {0} or steps
-    )  # what was saved before the first step, such as a frozen base, is loaded beside a checkpoint
+    return steps - {0} or steps  # a frozen base that was saved before the first step is loaded beside a checkpoint
 
 
 def _has_states(load: watch.Load, checkpoint: Checkpoint) -> bool:
@@ -428,8 +418,7 @@ def _altered(process: Process, start: watch.State, earlier: Sequence[Attempt]) -
     """A file that the process loaded before its first step with another content than was ever committed; empty if there is none."""
     writes = [write for old in earlier for write in saves_of(old)]
     sums = {digest for write in writes for digest in write.sums}
-    commits = [write.committed for write in writes if write.committed]
-    unhashed = {line.path for line in commits if not line.sha256}  # the rank was killed before it knew the SHA-256
+    unhashed = {w.path for w in writes if w.committed and not w.committed.sha256}  # the rank was killed before it knew
     paths = {path for old in earlier for checkpoint in checkpoints(old) for path in checkpoint.paths} - unhashed
     loads = [load for load in process.loads if not load.error and load.sha256 and (load.called or load.t) <= start.t]
     return next((load.path for load in loads if load.path in paths and load.sha256 not in sums), "")
