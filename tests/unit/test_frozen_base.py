@@ -180,3 +180,9 @@ def test_a_whole_checkpoint_is_gone_once_one_of_its_files_is_saved_anew() -> Non
 def test_many_parts_are_added_up_together() -> None:
     digests = sorted(digest("part", number) for number in range(12))
     assert [*sum_of(digests, add(digests))] == digests
+
+
+def test_the_newest_whole_checkpoint_is_known_without_a_state_of_its_step() -> None:
+    job = Job().attempt(0, 0, 15).attempt(1, 10, 30, loaded=0, ends=True)
+    verdict = ask(in_two_files(job, by_step=True).run(), "resumed-newest")
+    assert (verdict.outcome, "resumed from step 10 although step 15 was committed" in verdict.text) == ("fail", True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
@@ -220,16 +221,22 @@ def saves_of(attempt: Attempt) -> Iterator[Write]:
 
 
 def _joined(writes: Sequence[Write], process: Process) -> Iterator[Write]:
-    """The writes. Those of one step that hold the weights together, such as a file for each of two models, count as whole."""
+    """The writes. Those of one step that hold the weights together, such as a file for each of two models, count as whole.
+
+    Where no state shows what the weights were, they do so if files of the same names, but for numbers, did so at another step.
+    """
     parts: dict[int, dict[str, tuple[str, Write]]] = {}
     for write in writes:
-        if write.committed and (part := part_of(write.saved)):
+        if write.committed and (part := part_of(write.saved)) and (write.n in process.states or not write.save.thread):
             parts.setdefault(write.n, {})[write.path] = (part, write)
     whole: dict[int, str] = {}
-    for n, known in parts.items():
-        weights = process.states[n].weights if n in process.states else None
-        chosen = sum_of((part for part, _ in known.values()), weights)
+    kinds: list[list[str]] = []
+    for n, known in sorted(parts.items(), key=lambda item: item[0] not in process.states):
+        kind, own = sorted(re.sub(r"\d", "", path) for path in known), {part for part, _ in known.values()}
+        weights = process.states[n].weights if n in process.states else add(own) if kind in kinds else None
+        chosen = sum_of(own, weights)
         whole |= {id(write): weights for part, write in known.values() if part in chosen and weights}
+        kinds += [kind] if len(chosen) == len(known) else []
     for write in writes:
         saved, weights = write.saved, whole.get(id(write))
         yield replace(write, saved=replace(saved, weights=weights, matched=1.0)) if saved and weights else write
