@@ -126,10 +126,8 @@ class Lineage:
 
     def _sizes(self, attempt: Attempt) -> Sizes:
         sizes: Sizes = ()
-        for item in (*self.earlier(attempt), attempt):
-            base = self.bases.get(item.index)
-            if base is None:
-                continue
+        for item in (item for item in (*self.earlier(attempt), attempt) if item.index in self.bases):
+            base = self.bases[item.index]
             sizes = tuple(size for size in sizes if size[0] < base)
             if not sizes or sizes[-1][1] != item.world:
                 sizes += ((base, item.world),)
@@ -352,8 +350,7 @@ def _unsaved_contents(
 def _has_other_files(earlier: Sequence[Attempt]) -> bool:
     """Return whether a writer that the watcher does not know saved files: what reads them is not known either."""
     known = {path for attempt in earlier for checkpoint in checkpoints(attempt) for path in checkpoint.paths}
-    processes = (process for attempt in earlier for process in attempt.ranks.values())
-    saves = (save for process in processes for save in process.file.of(watch.Save))
+    saves = (save for attempt in earlier for p in attempt.ranks.values() for save in p.file.of(watch.Save))
     return any(save.api == "file" or (save.api == "script" and save.path not in known) for save in saves)
 
 
@@ -388,7 +385,6 @@ def _loaded(process: Process, start: watch.State | None, left: Sequence[tuple[Ch
     loads = [load for load in process.loads if not load.error and (load.called or load.t) <= until]
     sums = {load.sha256 for load in loads if load.sha256}
     weights = {load.weights for load in loads if load.weights and load.matched != 0}
-    parts = {*map(part_of, loads)}
     folders = {load.path for load in loads if load.api == "deepspeed"}
     named = [step for checkpoint, step in left if checkpoint.paths & folders][-1:]
     steps = frozenset(named) | frozenset(
@@ -396,7 +392,7 @@ def _loaded(process: Process, start: watch.State | None, left: Sequence[tuple[Ch
         for checkpoint, step in left
         if checkpoint.weights & weights
         or (
-            all(write.sums & sums or part_of(write.saved) in parts for write in checkpoint.parts)
+            all(write.sums & sums or part_of(write.saved) in map(part_of, loads) for write in checkpoint.parts)
             and (checkpoint.sums & sums or any(_has_states(load, checkpoint) for load in loads))
         )
     )
@@ -444,15 +440,12 @@ def _states(
 ) -> Iterator[tuple[Step, watch.State]]:
     total = attempt.total(0) if process.is_sharded else None
     for old in before.earlier(attempt):
-        base = before.bases.get(old.index)
-        if base is None:
-            continue
-        for other in old.ranks.values():
+        for other in old.ranks.values() if old.index in before.bases else ():
             for n, state in other.states.items():
                 if (state.weights == start.weights and other.holds_same_as(process)) or (
                     total is not None and old.total(n) == total
                 ):
-                    yield base + n, state
+                    yield before.bases[old.index] + n, state
 
 
 def _is_exact(loaded: frozenset[Step], before: Lineage, left: Sequence[tuple[Checkpoint, Step]]) -> bool | None:
