@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
-from typing import TypeVar
 
 from ...model import watch
 from ...model.event import History
@@ -14,8 +14,7 @@ from ...model.frozen import dataclass, replace
 from ..json_values import mapping
 from .attempts import Attempt, Process, add, merged
 
-M = TypeVar("M")
-#: More files of parts of a model are not added up.
+#: Of more files of parts of a model, only all are added up.
 MOST_PARTS = 8
 
 
@@ -40,6 +39,12 @@ class Write:
     @property
     def holds_weights(self) -> bool:
         return self.saved is not None and self.saved.weights is not None and self.saved.matched != 0
+
+    @property
+    def sums(self) -> set[str]:
+        """SHA-256 of its files."""
+        listed = [str(item[2] or "") for item in (self.saved.files if self.saved else ()) if len(item) > 2]
+        return {*listed, (self.committed and self.committed.sha256) or ""} - {""}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +79,12 @@ class Checkpoint:
 
     @property
     def sums(self) -> frozenset[str]:
-        sums = {write.committed.sha256 for write in self.writes if write.committed and write.committed.sha256}
-        listed = (item for write in self.writes if write.saved for item in write.saved.files)
-        return frozenset(sums | {str(item[2]) for item in listed if len(item) > 2 and item[2]})
+        return frozenset[str]().union(*(write.sums for write in self.writes))
+
+    @property
+    def parts(self) -> Sequence[Write]:
+        """The files that hold the weights together, each a part."""
+        return [write for write in self.writes if write.holds_weights and part_of(write.saved)]
 
     @property
     def paths(self) -> frozenset[str]:
@@ -111,6 +119,7 @@ def checkpoints(attempt: Attempt) -> tuple[Checkpoint, ...]:
 def usable(earlier: Sequence[Attempt], attempt: Attempt, damage: Sequence[Damage] = ()) -> tuple[Checkpoint, ...]:
     """The complete checkpoints that earlier attempts left, without those that were overwritten, damaged, or could not be read."""
     overwritten = _overwritten(earlier)
+    last = {(write.path, write.rank): part_of(write.saved) for write in committed_writes(earlier)}
     return tuple(
         checkpoint
         for before in earlier
@@ -118,6 +127,7 @@ def usable(earlier: Sequence[Attempt], attempt: Attempt, damage: Sequence[Damage
         if checkpoint.is_complete
         and not checkpoint.paths & (overwritten | _unreadable((*earlier[before.index + 1 :], attempt)))
         and not _is_damaged(checkpoint, damage)
+        and all(last[part.path, part.rank] == part_of(part.saved) for part in checkpoint.parts)
     )
 
 
@@ -171,13 +181,8 @@ def committed_writes(earlier: Iterable[Attempt]) -> tuple[Write, ...]:
 
 def _unreadable(later: Iterable[Attempt]) -> set[str]:
     """Paths that a rank of these attempts could not read, also not when it tried again."""
-    return {
-        path
-        for attempt in later
-        for process in attempt.ranks.values()
-        for path in {load.path for load in process.loads if load.error}
-        - {load.path for load in process.loads if not load.error}
-    }
+    loads = [process.loads for attempt in later for process in attempt.ranks.values()]
+    return {x.path for own in loads for x in own if x.error and all(y.error or y.path != x.path for y in own)}
 
 
 def damages(history: History) -> tuple[Damage, ...]:
@@ -216,16 +221,22 @@ def saves_of(attempt: Attempt) -> Iterator[Write]:
 
 
 def _joined(writes: Sequence[Write], process: Process) -> Iterator[Write]:
-    """The writes. Those of one step that hold the weights together, such as a file for each of two models, count as whole."""
+    """The writes. Those of one step that hold the weights together, such as a file for each of two models, count as whole.
+
+    Where no state shows what the weights were, they do so if files of the same names, but for numbers, did so at another step.
+    """
     parts: dict[int, dict[str, tuple[str, Write]]] = {}
     for write in writes:
-        if write.committed and (part := part_of(write.saved)):
+        if write.committed and (part := part_of(write.saved)) and (write.n in process.states or not write.save.thread):
             parts.setdefault(write.n, {})[write.path] = (part, write)
     whole: dict[int, str] = {}
-    for n, known in parts.items():
-        weights = process.states[n].weights if n in process.states else None
-        chosen = sum_of(dict(known.values()), weights)
-        whole |= {id(write): weights for write in chosen if weights}
+    kinds: list[list[str]] = []
+    for n, known in sorted(parts.items(), key=lambda item: item[0] not in process.states):
+        kind, own = sorted(re.sub(r"\d", "", path) for path in known), {part for part, _ in known.values()}
+        weights = process.states[n].weights if n in process.states else add(own) if kind in kinds else None
+        chosen = sum_of(own, weights)
+        whole |= {id(write): weights for part, write in known.values() if part in chosen and weights}
+        kinds += [kind] if len(chosen) == len(known) else []
     for write in writes:
         saved, weights = write.saved, whole.get(id(write))
         yield replace(write, saved=replace(saved, weights=weights, matched=1.0)) if saved and weights else write
@@ -236,11 +247,11 @@ def part_of(saved: watch.Saved | watch.Load | None) -> str:
     return str((saved.contents.get("part") if saved else None) or "")
 
 
-def sum_of(parts: Mapping[str, M], weights: str | None) -> tuple[M, ...]:
-    """Return what two or more of these digests stand for that add up to ``weights``; empty if none do."""
-    known = sorted(parts)[-MOST_PARTS:]
-    sets = (chosen for size in range(2, len(known) + 1) for chosen in itertools.combinations(known, size))
-    return next((tuple(map(parts.__getitem__, chosen)) for chosen in sets if add(chosen) == weights), ())
+def sum_of(parts: Iterable[str], weights: str | None) -> Sequence[str]:
+    """Return two or more of these digests that add up to ``weights``: all of them, or some of a few; empty if none do."""
+    known = sorted({*parts})
+    sets = (some for size in range(2, MOST_PARTS + 1) for some in itertools.combinations(known[-MOST_PARTS:], size))
+    return next((chosen for chosen in itertools.chain([known], sets) if chosen[1:] and add(chosen) == weights), ())
 
 
 def _saves_of(process: Process) -> Iterator[Write]:

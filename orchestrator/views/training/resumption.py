@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
@@ -125,10 +126,8 @@ class Lineage:
 
     def _sizes(self, attempt: Attempt) -> Sizes:
         sizes: Sizes = ()
-        for item in (*self.earlier(attempt), attempt):
-            base = self.bases.get(item.index)
-            if base is None:
-                continue
+        for item in (item for item in (*self.earlier(attempt), attempt) if item.index in self.bases):
+            base = self.bases[item.index]
             sizes = tuple(size for size in sizes if size[0] < base)
             if not sizes or sizes[-1][1] != item.world:
                 sizes += ((base, item.world),)
@@ -235,9 +234,7 @@ def _is_late(checkpoint: Checkpoint, attempt: Attempt, before: Lineage) -> bool:
 
 def _by_step(made: Iterable[Checkpoint], before: Lineage) -> list[tuple[Checkpoint, Step]]:
     """The checkpoints of attempts that began from a known step, each with its own, if that is known."""
-    return [
-        (item, before.bases[item.attempt] + item.n) for item in made if item.attempt in before.bases and item.is_dated
-    ]
+    return [(x, before.bases[x.attempt] + x.n) for x in made if x.attempt in before.bases and x.is_dated]
 
 
 def _common(ranks: Iterable[RankResume]) -> Step | None:
@@ -262,30 +259,38 @@ def _rank(
     if not steps and (path := _copy_of_unknown_step(start, before, [item for item, _ in left], undated)):
         text = f"{process.name} begins with what {path} holds: a copy of the weights, of which step is not known"
         return RankResume(rank=process.rank, name=process.name, doubt=text)
-    of_parts = {} if steps else _steps_of_parts(start, attempt, before)
-    if len({*of_parts.values()}) > 1:
-        names = " and ".join(f"{PurePath(path).name} of step {step}" for path, step in of_parts.items())
-        text = f"{process.name} {APART} {names}"
-        return RankResume(rank=process.rank, name=process.name, loaded=frozenset(of_parts.values()), failure=text)
+    if not steps and (by_parts := _by_parts(process, start, attempt, before)):
+        return by_parts
     if not loaded and (load := reload_of(attempt, process)) is not None:
         text = f"{process.name} loaded {load.path or 'a checkpoint'} after its first step"
         return RankResume(rank=process.rank, name=process.name, doubt=text)
     return _by_state(process, start, steps, loaded, attempt, before, left)
 
 
-def _steps_of_parts(start: watch.State, attempt: Attempt, before: Lineage) -> Mapping[str, Step]:
-    """Path of each file that holds a part of the weights which the rank began with -> the step that it was saved at."""
-    saved: dict[str, tuple[str, Step]] = {}
-    of_file: dict[str, str] = {}
-    for old in before.earlier(attempt):
-        for write in saves_of(old) if old.index in before.bases else ():
-            if write.committed and (part := part_of(write.saved)):
-                saved[part] = (write.path, before.bases[old.index] + write.n)
-                of_file[write.committed.sha256 or ""] = part
-    loads = [load for process in attempt.ranks.values() for load in process.loads if not load.error]
-    read = {of_file.get(load.sha256 or "", part_of(load)) for load in loads}
-    items = sum_of({part: saved[part] for part in read & saved.keys()}, start.weights)
-    return dict(sorted(items, key=lambda item: -item[1]))
+def _by_parts(process: Process, start: watch.State, attempt: Attempt, before: Lineage) -> RankResume | None:
+    """Judge weights that several files hold, by (attempt, step) of their saves; None if it is not known which files.
+
+    An older part is a failure if it once was in a whole checkpoint, and was saved anew with the newest: others may be frozen or saved late.
+    """
+    known = [(old, before.bases[old.index]) for old in before.earlier(attempt) if old.index in before.bases]
+    saves = [((old.index, base + w.n), part_of(w.saved), w) for old, base in known for w in committed_writes([old])]
+    parts = {key: part for _, part, w in saves for key in (*w.sums, part)}
+    loads = [load for other in attempt.ranks.values() for load in other.loads if not load.error]
+    read = {parts.get(load.sha256 or "") or parts.get(part_of(load), "") for load in loads} - {""}
+    if not (chosen := sum_of(read, start.weights)):
+        return None
+    common = set.intersection(*({at for at, part, w in saves if part == one and not w.save.thread} for one in chosen))
+    if steps := frozenset(n for i, n in common if not _digests_at(before.attempts[i], n - before.bases[i])):
+        return RankResume(rank=process.rank, name=process.name, steps=steps, how="digest")
+    first = {part: (at, w) for at, part, w in reversed(saves) if part in chosen}
+    names = sorted(((at, PurePath(w.path).name) for at, w in first.values()), reverse=True)
+    paths = [w.path for _, _, w in saves]
+    kinds = {path: path if paths.count(path) > 1 else re.sub(r"\d", "", path) for path in paths}
+    anew = {kinds[w.path] for at, part, w in saves if at == names[0][0] and part not in {"", *chosen}}
+    text = f"{process.name} {APART} {' and '.join(f'{name} of step {n}' for (_, n), name in names)}"
+    if common or not any(w.holds_weights and kinds[w.path] in anew for at, w in first.values() if at != names[0][0]):
+        return RankResume(rank=process.rank, name=process.name, doubt=f"{text}; they may belong together")
+    return RankResume(rank=process.rank, name=process.name, loaded=frozenset(n for (_, n), _ in names), failure=text)
 
 
 def _by_state(
@@ -313,9 +318,7 @@ def _by_state(
     if altered := _altered(process, start, before.earlier(attempt)):
         text = f"{process.name} loaded {altered}, which is not the file that was committed under that name (SHA-256)"
         return RankResume(rank=process.rank, name=process.name, failure=text)
-    if late := [
-        load for load in process.loads if not load.error and load.weights and (load.called or load.t) > start.t
-    ]:
+    if late := [x for x in process.loads if not x.error and x.weights and (x.called or x.t) > start.t]:
         doubt = f"{process.name} loaded {late[0].path or 'weights'} after its first step began"
         return RankResume(rank=process.rank, name=process.name, doubt=doubt)
     if (shared := _shared(process, start, attempt, left)) is not None:
@@ -347,8 +350,7 @@ def _unsaved_contents(
 def _has_other_files(earlier: Sequence[Attempt]) -> bool:
     """Return whether a writer that the watcher does not know saved files: what reads them is not known either."""
     known = {path for attempt in earlier for checkpoint in checkpoints(attempt) for path in checkpoint.paths}
-    processes = (process for attempt in earlier for process in attempt.ranks.values())
-    saves = (save for process in processes for save in process.file.of(watch.Save))
+    saves = (save for attempt in earlier for p in attempt.ranks.values() for save in p.file.of(watch.Save))
     return any(save.api == "file" or (save.api == "script" and save.path not in known) for save in saves)
 
 
@@ -388,13 +390,13 @@ def _loaded(process: Process, start: watch.State | None, left: Sequence[tuple[Ch
     steps = frozenset(named) | frozenset(
         step
         for checkpoint, step in left
-        if checkpoint.sums & sums
-        or checkpoint.weights & weights
-        or any(_has_states(load, checkpoint) for load in loads)
+        if checkpoint.weights & weights
+        or (
+            all(write.sums & sums or part_of(write.saved) in map(part_of, loads) for write in checkpoint.parts)
+            and (checkpoint.sums & sums or any(_has_states(load, checkpoint) for load in loads))
+        )
     )
-    return (
-        steps - {0} or steps
-    )  # what was saved before the first step, such as a frozen base, is loaded beside a checkpoint
+    return steps - {0} or steps  # a frozen base that was saved before the first step is loaded beside a checkpoint
 
 
 def _has_states(load: watch.Load, checkpoint: Checkpoint) -> bool:
@@ -410,11 +412,10 @@ def _has_states(load: watch.Load, checkpoint: Checkpoint) -> bool:
 
 def _altered(process: Process, start: watch.State, earlier: Sequence[Attempt]) -> str:
     """A file that the process loaded before its first step with another content than was ever committed; empty if there is none."""
-    made = [checkpoint for old in earlier for checkpoint in checkpoints(old)]
-    sums = {digest for checkpoint in made for digest in checkpoint.sums}
-    commits = [write.committed for checkpoint in made for write in checkpoint.writes if write.committed]
-    unhashed = {line.path for line in commits if not line.sha256}  # the rank was killed before it knew the SHA-256
-    paths = {path for checkpoint in made for path in checkpoint.paths} - unhashed
+    writes = [write for old in earlier for write in saves_of(old)]
+    sums = {digest for write in writes for digest in write.sums}
+    unhashed = {w.path for w in writes if w.committed and not w.committed.sha256}  # the rank was killed before it knew
+    paths = {path for old in earlier for checkpoint in checkpoints(old) for path in checkpoint.paths} - unhashed
     loads = [load for load in process.loads if not load.error and load.sha256 and (load.called or load.t) <= start.t]
     return next((load.path for load in loads if load.path in paths and load.sha256 not in sums), "")
 
@@ -439,15 +440,12 @@ def _states(
 ) -> Iterator[tuple[Step, watch.State]]:
     total = attempt.total(0) if process.is_sharded else None
     for old in before.earlier(attempt):
-        base = before.bases.get(old.index)
-        if base is None:
-            continue
-        for other in old.ranks.values():
+        for other in old.ranks.values() if old.index in before.bases else ():
             for n, state in other.states.items():
                 if (state.weights == start.weights and other.holds_same_as(process)) or (
                     total is not None and old.total(n) == total
                 ):
-                    yield base + n, state
+                    yield before.bases[old.index] + n, state
 
 
 def _is_exact(loaded: frozenset[Step], before: Lineage, left: Sequence[tuple[Checkpoint, Step]]) -> bool | None:
