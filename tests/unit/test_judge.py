@@ -132,6 +132,13 @@ def test_the_first_night_is_judged_by_three_nodes_and_never_fails() -> None:
     assert np.isnan(two.excess).all() and not two.is_peer.any()
 
 
+def test_a_better_node_warns_once_and_fails_when_it_falls_to_the_level_of_the_others() -> None:
+    values = [-30.0] * 6 + [0.0]
+    verdicts = list(night_statistics.replay(series(values, [0.0] * 7, [0.5] * 7, again={(6, 0): 0.0})))
+    assert [first_of(verdict.warns) for verdict in verdicts] == [True, *[False] * 6]
+    assert [first_of(verdict.fails) for verdict in verdicts] == [*[False] * 6, True]
+
+
 def test_a_missing_value_is_no_verdict_and_takes_no_part() -> None:
     verdict = last([*QUIET, math.nan], [*QUIET, 0.0], [*QUIET, 0.1])
     assert np.isnan(verdict.excess[0, 0]) and not (verdict.fails | verdict.warns | verdict.suspects).any()

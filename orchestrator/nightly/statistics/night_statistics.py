@@ -253,7 +253,7 @@ class _State:
         return Verdict(
             excess=excess, again=again, limit=limit, weak=weak, usual=usual, reference=references.median.copy(),
             nights=references.count.copy(), first=first, flaky=flaky, unresolved=unresolved, lasting=lasting, lasting_mean=mean,
-            fails=fails, is_peer=is_peer, enters=~np.isnan(values) & ~first & ~fails & ~unresolved, day=day,
+            fails=fails, is_peer=is_peer, enters=~np.isnan(values) & ~first & ~fails & ~(unresolved & (excess > 0)), day=day,
             fleet=np.where(is_pair, day, shift), fleet_nights=np.where(is_known, self._fleet.count, nodes_nights),
             fleet_limit=np.where(is_pair, limit.max(axis=0), fleet_limit), fleet_weak=np.where(is_pair, weak.min(axis=0), fleet_weak),
         )  # fmt: skip
