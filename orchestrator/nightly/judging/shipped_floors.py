@@ -11,7 +11,6 @@ from typing import Any
 from ...core.spec import written_values
 from ...model.frozen import dataclass, replace
 from ..night_judgement import Judged
-from ..records import Metric
 from . import floor_limits
 from .figures import Series
 
@@ -64,13 +63,6 @@ def _warned(judged: Judged) -> Judged:
 
 
 def _is_of(limit: Limit, series: Series) -> bool:
-    if series.metric.unit != limit.unit:
-        return False
-    return _speed(series.metric) == limit.part or bool(
+    return series.metric.unit == limit.unit and bool(
         re.search(rf"(^|, )\d+x {re.escape(limit.part)}(,|$)", series.key.hardware)
     )
-
-
-def _speed(metric: Metric) -> str:
-    """Of the interface: the ceiling of what is measured over it, in GB/s."""
-    return f"{8 * metric.ceiling:g} Gbit/s" if metric.name == "nic ring" and metric.ceiling else ""

@@ -64,14 +64,9 @@ KNOWN = {
 }
 
 
-def shipped(
-    tmp_path: Path, gpu: str, slow: float, metric: str, unit: str, usual: float, ceiling: float = 0.0
-) -> NightJudgement:
-    lines = [
-        figure(metric, usual * (slow if node == "n1" else 1), unit, "higher", node=node, **({"ceiling": ceiling} if ceiling else {}))
-        for node in NODES[:2]
-    ]  # fmt: skip
-    facts = {node: {"gpus": [gpu] * 8 if gpu else [], "memory_mib": 1_864_000} for node in NODES[:2]}
+def shipped(tmp_path: Path, gpu: str, slow: float, metric: str, unit: str, usual: float) -> NightJudgement:
+    lines = [figure(metric, usual * (slow if node == "n1" else 1), unit, "higher", node=node) for node in NODES[:2]]
+    facts = {node: {"gpus": [gpu] * 8, "memory_mib": 1_864_000} for node in NODES[:2]}
     return judging.judge(write_night(tmp_path, 1, {"probe": [lines] * 3}, nodes=NODES[:2], facts=facts), ())
 
 
@@ -88,10 +83,6 @@ def test_a_first_night_on_known_hardware_is_compared_with_the_limit_that_is_ship
         for judged in shipped(tmp_path / "mig", f"{gpu} MIG 1g.10gb", 0.1, *KNOWN[gpu]).findings
         if judged.finding.gate == "floor"
     ]
-
-
-def test_an_interface_is_known_by_its_speed(tmp_path: Path) -> None:
-    assert ("floor", "n1", "warn") in bad(shipped(tmp_path, "", 0.5, "nic ring", "GB/s", 1.1, ceiling=1.25))
 
 
 def test_every_shipped_limit_has_a_source_and_lies_below_its_data_sheet() -> None:
