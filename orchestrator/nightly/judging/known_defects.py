@@ -13,7 +13,7 @@ from ..night_judgement import Judged, NightJudgement
 from ..records import Finding, Key
 from ..run_record import nodes_of
 from ..suite import MetricRule, Night
-from . import floor_limits
+from . import floor_limits, shipped_floors
 from .figures import Series
 
 #: Recorded nights whose judgement says which nodes a plain ticket covers.
@@ -85,8 +85,11 @@ def _unexpected_passes(rule: MetricRule, concerned: Sequence[Judged], is_node_ab
 
 
 def _is_well(concerned: Sequence[Judged]) -> bool:
-    """Return whether something passes, nothing is bad, and nothing is unknown."""
-    states = {judged.state for judged in concerned if judged.state != "unknown" or judged.is_counted}
+    """Return whether something passes, nothing is bad, and nothing is unknown. A limit that is shipped proves no repair."""
+    states = {
+        judged.state for judged in concerned
+        if (judged.state != "unknown" or judged.is_counted) and not shipped_floors.is_met(judged)
+    }  # fmt: skip
     return states == {"pass"}
 
 

@@ -15,6 +15,7 @@ from . import floor_limits
 from .figures import Series
 
 FILE = Path(__file__).parents[1] / "shipped_limits.yml"
+KIND = "shipped limit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +55,12 @@ def judge(series: Iterable[Series], accepted: Collection[str]) -> Iterator[Judge
                     f"the limit that ccbed ships for {limit.part}: {limit.reached:g} {limit.unit} is reached of {limit.sheet:g}"
                     f" ({limit.source})"
                 )
-                for judged in floor_limits.judge(entry, limit.floor, entry.cells[0], reference):
+                for judged in floor_limits.judge(entry, limit.floor, entry.cells[0], reference, KIND):
                     yield _warned(judged) if judged.state == "fail" else judged
+
+
+def is_met(judged: Judged) -> bool:
+    return judged.state == "pass" and judged.compared is not None and judged.compared.kind == KIND
 
 
 def _warned(judged: Judged) -> Judged:

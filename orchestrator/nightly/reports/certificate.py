@@ -12,7 +12,7 @@ from ...model.errors import UsageError
 from ...reports.summary import table_lines
 from ...store import paths, seal
 from .. import night_files
-from ..judging import floor_limits
+from ..judging import floor_limits, shipped_floors
 from ..judging.night import NODE, read_runs
 from ..night_judgement import FLEET, Judged, NightJudgement
 from ..run_record import nodes_of, versions_of
@@ -74,13 +74,20 @@ def write(directory: Path) -> dict[str, Any]:
 
 
 def _with_floor(judgement: NightJudgement) -> set[str]:
-    """The nodes of which a figure was compared with a floor."""
-    compared = (
-        judged
-        for judged in judgement.findings
-        if judged.finding.gate == floor_limits.GATE and judged.state != "unknown"
-    )
-    return {ends[0] for judged in compared if len(ends := nodes_of(judged.finding.node or "")) == 1}
+    """The nodes of which a figure was compared with a floor. Limits that ccbed ships count where a node has met all that it has, those
+    of compute and of memory among them; only they warn.
+    """
+    nodes, met, missed = set[str](), set[tuple[str, str]](), set[str]()
+    for judged in judgement.findings:
+        if judged.finding.gate != floor_limits.GATE or len(ends := nodes_of(judged.finding.node or "")) != 1:
+            continue
+        if judged.state == "warn":
+            missed.add(ends[0])
+        elif shipped_floors.is_met(judged):
+            met.add((ends[0], judged.finding.metric.partition(" ")[0]))
+        elif judged.state != "unknown":
+            nodes.add(ends[0])
+    return nodes | {node for node, _ in met if {(node, "gemm"), (node, "memory")} <= met and node not in missed}
 
 
 def _decide(night: Night, judgement: NightJudgement, without_floor: Sequence[str]) -> tuple[str, int]:

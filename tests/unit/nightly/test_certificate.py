@@ -83,12 +83,27 @@ def test_without_a_floor_nothing_is_accepted(tmp_path: Path) -> None:
     assert [node["outcome"] for node in document["nodes"]] == ["not judged"] * 4
 
 
+def of_h200(tmp_path: Path, gemm: float | None, copy: float | None) -> dict[str, Any]:
+    lines = [
+        figure(name, value, unit, "higher", node=node) for node in NODES
+        for name, value, unit in (("gemm bfloat16", gemm, "TFLOP/s"), ("memory device copy", copy, "GB/s")) if value
+    ]  # fmt: skip
+    facts = {node: {"gpus": ["NVIDIA H200"] * 8} for node in NODES}
+    return certify(write_night(tmp_path, 1, {"memory": [lines] * 3}, nodes=NODES, facts=facts))
+
+
+@pytest.mark.parametrize(("gemm", "copy"), [(400.0, 3950.0), (740.0, 2000.0), (740.0, None), (None, 3950.0)])
+def test_limits_that_are_shipped_decide_nothing_where_one_is_not_met_or_nothing_is_known_of_compute_or_of_memory(
+    tmp_path: Path, gemm: float | None, copy: float | None
+) -> None:
+    document = of_h200(tmp_path, gemm, copy)
+    assert (document["decision"], document["exit"]) == ("NOT DECIDED", 2)
+
+
 def test_known_hardware_is_accepted_without_a_baseline_and_the_certificate_says_what_it_was_compared_with(
     tmp_path: Path,
 ) -> None:
-    lines = [figure("memory device copy", 3950.0, "GB/s", "higher", node=node) for node in NODES]
-    facts = {node: {"gpus": ["NVIDIA H200"] * 8} for node in NODES}
-    document = certify(write_night(tmp_path, 1, {"memory": [lines] * 3}, nodes=NODES, facts=facts))
+    document = of_h200(tmp_path, 740.0, 3950.0)
     assert (document["decision"], document["exit"]) == ("ACCEPTED", 0)
     [of_n0] = [row for row in document["figures"] if row["of"] == "n0" and row["reference"] == "3.41 TB/s"]
     assert of_n0["compared_with"].startswith("the limit that ccbed ships for NVIDIA H200: 4010 GB/s is reached of 4800")

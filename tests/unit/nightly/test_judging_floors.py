@@ -64,10 +64,10 @@ KNOWN = {
 }
 
 
-def shipped(tmp_path: Path, gpu: str, slow: float, metric: str, unit: str, usual: float) -> NightJudgement:
+def shipped(tmp_path: Path, gpu: str, slow: float, metric: str, unit: str, usual: float, **more: Any) -> NightJudgement:
     lines = [figure(metric, usual * (slow if node == "n1" else 1), unit, "higher", node=node) for node in NODES[:2]]
     facts = {node: {"gpus": [gpu] * 8, "memory_mib": 1_864_000} for node in NODES[:2]}
-    return judging.judge(write_night(tmp_path, 1, {"probe": [lines] * 3}, nodes=NODES[:2], facts=facts), ())
+    return judging.judge(write_night(tmp_path, 1, {"probe": [lines] * 3}, nodes=NODES[:2], facts=facts, **more), ())
 
 
 @pytest.mark.parametrize("gpu", KNOWN)
@@ -83,6 +83,12 @@ def test_a_first_night_on_known_hardware_is_compared_with_the_limit_that_is_ship
         for judged in shipped(tmp_path / "mig", f"{gpu} MIG 1g.10gb", 0.1, *KNOWN[gpu]).findings
         if judged.finding.gate == "floor"
     ]
+
+
+def test_a_limit_that_is_shipped_and_met_is_no_unexpected_pass_of_a_known_defect(tmp_path: Path) -> None:
+    cell = Cell(name="probe", trial="probe", rules=(MetricRule(metric="memory *", xfail="NET-12"),))
+    sound = shipped(tmp_path, "NVIDIA H200", 1.0, *KNOWN["NVIDIA H200"], cells=[cell])
+    assert (sound.outcome, sound.exit, bad(sound)) == ("pass", 0, [])
 
 
 def test_every_shipped_limit_has_a_source_and_lies_below_its_data_sheet() -> None:
