@@ -114,13 +114,14 @@ def _beside_peers(
     figures: int,
 ) -> Finding:
     """``stopped``: nodes whose rate is not above 0, and the text on each; they are suspects."""
-    import numpy as np
-
     metric, names = measurement.metric, list(medians)
-    excesses, limit = _excesses(metric, medians, quarantined, figures)
+    beside = _beside(metric, medians, quarantined, figures)
+    excess, limits, others, odd = (
+        part[:, 0].tolist() for part in (beside.excess, beside.limit, beside.others, beside.odd)
+    )
+    limit = max(limits)
     count = sum(name.partition(":")[0] not in quarantined for name in names)
-    odd = night_statistics.is_odd(np.array(list(excesses.values())), np.array(limit))
-    suspects = {name: excess for (name, excess), flag in zip(excesses.items(), odd, strict=True) if flag}
+    suspects = {name: (excess[row], others[row], limits[row]) for row, name in enumerate(names) if odd[row]}
     if count < night_statistics.LEAST_NODES and not stopped:
         return _unknown(metric.name, f"{count} nodes of equal hardware; {night_statistics.LEAST_NODES} are needed")
     if limit > night_statistics.WIDEST and not suspects and not stopped:
@@ -128,26 +129,25 @@ def _beside_peers(
             metric.name, f"the nodes differ too much to see an odd one (limit {-math.expm1(-limit):.0%})"
         )
         least = night_statistics.least_change(_class(metric).least, metric.better)
-        is_large = max(map(abs, excesses.values())) > night_statistics.most_that_passes(least)
+        is_large = max(map(abs, excess)) > night_statistics.most_that_passes(least)
         return dataclasses.replace(finding, gate=MEASUREMENT) if is_large else finding
     if not suspects and not stopped:
         return Finding(
             gate="peers", outcome="pass", metric=metric.name, text=f"{metric.name}: no node of {len(names)} is odd"
         )
     parts = dict(stopped)
-    for name, excess in suspects.items():
-        is_quarantined = name.partition(":")[0] in quarantined
-        side = "worse" if excess > 0 else "better"
-        share = -math.expm1(-excess) if excess > 0 else abs(night_statistics.percent(excess, metric.better))
+    for name, (more, peers, limit) in suspects.items():
+        side = "worse" if more > 0 else "better"
+        share = -math.expm1(-more) if more > 0 else abs(night_statistics.percent(more, metric.better))
         parts[name] = (
-            f"{name} is {share:.1%} {side} than the median of {count - (not is_quarantined)} peers"
-            f" (limit {-math.expm1(-limit):.1%}){'' if excess > 0 else ', which may be slow'}"
+            f"{name} is {share:.1%} {side} than the median of {peers:.0f} peers"
+            f" (limit {-math.expm1(-limit):.1%}){'' if more > 0 else ', which may be slow'}"
         )
     texts = [
         text + (", and is set aside" if name.partition(":")[0] in quarantined else "") for name, text in parts.items()
     ]
     worse = [
-        name for name in parts if name in stopped or suspects[name] > 0
+        name for name in parts if name in stopped or suspects[name][0] > 0
     ]  # of a better one nobody knows which others are slow
     return Finding(
         gate="peers", outcome="warn", metric=metric.name, text=f"{metric.name}: {'; '.join(texts)}",
@@ -155,19 +155,18 @@ def _beside_peers(
     )  # fmt: skip
 
 
-def _excesses(
+def _beside(
     metric: Metric, medians: Mapping[str, float], quarantined: Collection[str], figures: int
-) -> tuple[dict[str, float], float]:
-    """The excess of each node beside the healthy ones in logarithms, NaN with too few of them, and the limit."""
+) -> night_statistics.Beside:
+    """Each node beside the healthy ones."""
     import numpy as np
 
     kind = _class(metric)
     apart = np.array([name.partition(":")[0] in quarantined for name in medians])
-    excess, limit = night_statistics.beside_peers(
-        metric.sign * np.log([[value] for value in medians.values()]), apart,
+    return night_statistics.beside_peers(
+        metric.sign * np.log([[value] for value in medians.values()]), list(medians), apart,
         np.array([night_statistics.least_change(kind.least, metric.better)]), np.array([kind.peers]), figures,
     )  # fmt: skip
-    return dict(zip(medians, excess[:, 0].tolist(), strict=True)), float(limit[0])
 
 
 def _class(metric: Metric) -> classes.MetricClass:
