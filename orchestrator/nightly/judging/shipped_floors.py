@@ -5,12 +5,16 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ...core.spec import written_values
+from ...model.events import ProbeDone
 from ...model.frozen import dataclass, replace
+from ...store import bundle, paths
 from ..night_judgement import Judged
+from ..run_record import RunRecord
 from . import floor_limits
 from .figures import Series
 
@@ -46,17 +50,30 @@ def read() -> tuple[Limit, ...]:
     )  # fmt: skip
 
 
-def judge(series: Iterable[Series], accepted: Collection[str]) -> Iterator[Judged]:
+def judge(series: Iterable[Series], accepted: Collection[str], runs: Iterable[RunRecord]) -> Iterator[Judged]:
     """``accepted``: hardware that a baseline has floors for, which replace these."""
-    for entry in series:
-        for limit in read():
-            if limit.metric == entry.metric.name and entry.key.hardware not in accepted and _is_of(limit, entry):
-                reference = (
-                    f"the limit that ccbed ships for {limit.part}: {limit.reached:g} {limit.unit} is reached of {limit.sheet:g}"
-                    f" ({limit.source})"
-                )
-                for judged in floor_limits.judge(entry, limit.floor, entry.cells[0], reference, KIND):
-                    yield _warned(judged) if judged.state == "fail" else judged
+    without_floor = (entry for entry in series if entry.key.hardware not in accepted)
+    known = [(entry, limit) for entry in without_floor for limit in read() if _is_of(limit, entry)]
+    devices = _devices(runs) if known else {}
+    for entry, limit in known:
+        reference = (
+            f"the limit that ccbed ships for {limit.part}: {limit.reached:g} {limit.unit} is reached of {limit.sheet:g}"
+            f" ({limit.source})"
+        )
+        for judged in floor_limits.judge(entry, limit.floor, entry.cells[0], reference, KIND):
+            if devices.get((judged.finding.node or "").partition(":")[0]) == {limit.part}:
+                yield _warned(judged) if judged.state == "fail" else judged
+
+
+def _devices(runs: Iterable[RunRecord]) -> dict[str, set[str]]:
+    """Node -> what torch calls the devices that were measured: the driver names a slice of a GPU as the whole."""
+    devices: dict[str, set[str]] = {}
+    for record in runs:
+        with suppress(paths.TornBundleError):  # the judgement says it
+            for event in bundle.read_history(Path(record.directory)).of(ProbeDone):
+                if name := (event.data.facts or {}).get("gemm device"):
+                    devices.setdefault(record.names.get(event.node or "", event.node or ""), set()).add(name)
+    return devices
 
 
 def is_met(judged: Judged) -> bool:
@@ -68,6 +85,6 @@ def _warned(judged: Judged) -> Judged:
 
 
 def _is_of(limit: Limit, series: Series) -> bool:
-    return series.metric.unit == limit.unit and bool(
-        re.search(rf"(^|, )\d+x {re.escape(limit.part)}(,|$)", series.key.hardware)
-    )
+    """Return whether the nodes of the series have this GPU and no other."""
+    is_same = (series.metric.name, series.metric.unit) == (limit.metric, limit.unit)
+    return is_same and bool(re.fullmatch(rf"\d+x {re.escape(limit.part)}, (?!.*, [\d.]+x ).*", series.key.hardware))

@@ -89,7 +89,7 @@ def of_h200(tmp_path: Path, gemm: float | None, copy: float | None) -> dict[str,
         for name, value, unit in (("gemm bfloat16", gemm, "TFLOP/s"), ("memory device copy", copy, "GB/s")) if value
     ]  # fmt: skip
     facts = {node: {"gpus": ["NVIDIA H200"] * 8} for node in NODES}
-    return certify(write_night(tmp_path, 1, {"memory": [lines] * 3}, nodes=NODES, facts=facts))
+    return certify(write_night(tmp_path, 1, {"memory": [lines] * 3}, nodes=NODES, facts=facts, device="NVIDIA H200"))
 
 
 @pytest.mark.parametrize(("gemm", "copy"), [(400.0, 3950.0), (740.0, 2000.0), (740.0, None), (None, 3950.0)])

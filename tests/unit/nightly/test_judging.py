@@ -23,7 +23,7 @@ from orchestrator.nightly.records import Record
 from orchestrator.nightly.suite import RUNS, Cell, MetricRule, Row
 from orchestrator.store import paths
 
-from .night_bundles import figure, write_night
+from .night_bundles import figure, probe_done, write_night
 
 NODES = tuple(f"n{number}" for number in range(8))
 NIGHT = 31
@@ -424,13 +424,7 @@ def write_bits(directory: Path, digests: Mapping[str, str]) -> None:
     lines = []
     for number, (node, digest) in enumerate(digests.items(), start=1):
         bits = {"device": "H100", "software": "torch 2.13", "digest": digest, "seconds": 2.0}
-        event = {
-            "seq": number, "t": 1.0, "type": "note", "f": "probe.done", "node": node, "epoch": 0,
-            "at": {"boot": "b", "mono": 1.0, "wall": 1.0},
-            "source": {"node": node, "incarnation": "i", "writer": "rank 0", "n": number},
-            "value": {"rank": number - 1, "probe": "sdc", "bits": [bits]},
-        }  # fmt: skip
-        lines.append(json.dumps(event))
+        lines.append(json.dumps(probe_done(number, node, {"probe": "sdc", "bits": [bits]})))
     (run / "history.jsonl").write_text("\n".join(lines) + "\n")
 
 

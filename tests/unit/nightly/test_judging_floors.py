@@ -67,7 +67,8 @@ KNOWN = {
 def shipped(tmp_path: Path, gpu: str, slow: float, metric: str, unit: str, usual: float, **more: Any) -> NightJudgement:
     lines = [figure(metric, usual * (slow if node == "n1" else 1), unit, "higher", node=node) for node in NODES[:2]]
     facts = {node: {"gpus": [gpu] * 8, "memory_mib": 1_864_000} for node in NODES[:2]}
-    return judging.judge(write_night(tmp_path, 1, {"probe": [lines] * 3}, nodes=NODES[:2], facts=facts, **more), ())
+    more = {"facts": facts, "device": gpu, **more}
+    return judging.judge(write_night(tmp_path, 1, {"probe": [lines] * 3}, nodes=NODES[:2], **more), ())
 
 
 @pytest.mark.parametrize("gpu", KNOWN)
@@ -78,11 +79,15 @@ def test_a_first_night_on_known_hardware_is_compared_with_the_limit_that_is_ship
     assert judged.reference.startswith(f"the limit that ccbed ships for {gpu}: ") and "https://" in judged.reference
     slow = shipped(tmp_path / "slow", gpu, 0.7, *KNOWN[gpu])
     assert ("floor", "n1", "warn") in bad(slow) and slow.exit == 0  # it never fails
-    assert not [
-        judged
-        for judged in shipped(tmp_path / "mig", f"{gpu} MIG 1g.10gb", 0.1, *KNOWN[gpu]).findings
-        if judged.finding.gate == "floor"
-    ]
+    two = {node: {"gpus": [gpu] * 7 + ["Tesla T4"]} for node in NODES[:2]}
+    others: dict[str, dict[str, Any]] = {
+        "mig": {"device": f"{gpu} MIG 1g.10gb"},
+        "two": {"facts": two},
+        "none": {"device": ""},
+    }
+    for name, other in others.items():  # torch names what was measured: a slice has the name of its GPU in the driver
+        findings = shipped(tmp_path / name, gpu, 0.1, *KNOWN[gpu], **other).findings
+        assert not [judged for judged in findings if judged.finding.gate == "floor"], name
 
 
 def test_a_limit_that_is_shipped_and_met_is_no_unexpected_pass_of_a_known_defect(tmp_path: Path) -> None:
