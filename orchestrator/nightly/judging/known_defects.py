@@ -44,9 +44,11 @@ def apply(
 
 
 def _concerns(rule: MetricRule, cell: str, judged: Judged, series: Mapping[tuple[str, Key], Series]) -> bool:
-    """Return whether a finding is of a metric of the rule, measured by its cell: cells with equal keys have one series."""
+    """Return whether a finding is of a metric of the rule, measured by its cell: cells with equal keys have one series. That a
+    limit is met which ccbed ships proves no repair.
+    """
     metric = judged.finding.metric
-    if not metric or not floor_limits.matches(rule, metric):
+    if not metric or shipped_floors.is_met(judged) or not floor_limits.matches(rule, metric):
         return False
     entry = series.get((metric, judged.key)) if judged.key else None
     return judged.cell == cell or (entry is not None and cell in entry.cells)
@@ -85,11 +87,8 @@ def _unexpected_passes(rule: MetricRule, concerned: Sequence[Judged], is_node_ab
 
 
 def _is_well(concerned: Sequence[Judged]) -> bool:
-    """Return whether something passes, nothing is bad, and nothing is unknown. A limit that is shipped proves no repair."""
-    states = {
-        judged.state for judged in concerned
-        if (judged.state != "unknown" or judged.is_counted) and not shipped_floors.is_met(judged)
-    }  # fmt: skip
+    """Return whether something passes, nothing is bad, and nothing is unknown."""
+    states = {judged.state for judged in concerned if judged.state != "unknown" or judged.is_counted}
     return states == {"pass"}
 
 

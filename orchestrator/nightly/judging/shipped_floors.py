@@ -7,11 +7,12 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from ...core.spec import written_values
 from ...model.events import ProbeDone
-from ...model.frozen import dataclass, replace
+from ...model.frozen import replace
 from ...store import bundle, paths
 from ..night_judgement import Judged
 from ..run_record import RunRecord
@@ -22,31 +23,17 @@ FILE = Path(__file__).parents[1] / "shipped_limits.yml"
 KIND = "shipped limit"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
-    """``sheet``, ``reached``: rates in ``unit``; ``source``: title and address of what says that it is reached."""
-
-    part: str
-    metric: str
-    unit: str
-    sheet: float
-    reached: float
-    floor: float
-    source: str
-
-
 @functools.cache
-def read() -> tuple[Limit, ...]:
+def read() -> tuple[SimpleNamespace, ...]:
+    """The limits of the file, each with its ``floor``, and as ``source`` the title and address of what says that it is reached."""
     import yaml
 
     document: dict[str, Any] = yaml.safe_load(FILE.read_text())
     share, sources = 1 - written_values.share(document["margin"]), document["sources"]
     return tuple(
-        Limit(
-            part=entry["part"], metric=entry["metric"], unit=entry["unit"], sheet=entry["sheet"], reached=entry["reached"],
-            floor=entry["reached"] * share, source="{title}, {at}".format_map(sources[entry["sources"][-1]]),
-        )
-        for entry in document["limits"]
+        SimpleNamespace(
+            **entry, floor=entry["reached"] * share, source="{title}, {at}".format_map(sources[entry["sources"][-1]])
+        ) for entry in document["limits"]
     )  # fmt: skip
 
 
@@ -62,7 +49,8 @@ def judge(series: Iterable[Series], accepted: Collection[str], runs: Iterable[Ru
         )
         for judged in floor_limits.judge(entry, limit.floor, entry.cells[0], reference, KIND):
             if devices.get((judged.finding.node or "").partition(":")[0]) == {limit.part}:
-                yield _warned(judged) if judged.state == "fail" else judged
+                is_missed, warning = judged.state == "fail", replace(judged.finding, outcome="warn")
+                yield replace(judged, state="warn", finding=warning) if is_missed else judged
 
 
 def _devices(runs: Iterable[RunRecord]) -> dict[str, set[str]]:
@@ -80,11 +68,7 @@ def is_met(judged: Judged) -> bool:
     return judged.state == "pass" and judged.compared is not None and judged.compared.kind == KIND
 
 
-def _warned(judged: Judged) -> Judged:
-    return replace(judged, state="warn", finding=replace(judged.finding, outcome="warn"))
-
-
-def _is_of(limit: Limit, series: Series) -> bool:
+def _is_of(limit: SimpleNamespace, series: Series) -> bool:
     """Return whether the nodes of the series have this GPU and no other."""
     is_same = (series.metric.name, series.metric.unit) == (limit.metric, limit.unit)
     return is_same and bool(re.fullmatch(rf"\d+x {re.escape(limit.part)}, (?!.*, [\d.]+x ).*", series.key.hardware))

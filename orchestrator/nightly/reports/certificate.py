@@ -77,17 +77,13 @@ def _with_floor(judgement: NightJudgement) -> set[str]:
     """The nodes of which a figure was compared with a floor. Limits that ccbed ships count where a node has met all that it has, those
     of compute and of memory among them; only they warn.
     """
-    nodes, met, missed = set[str](), set[tuple[str, str]](), set[str]()
+    known: dict[str, set[str]] = {}
     for judged in judgement.findings:
-        if judged.finding.gate != floor_limits.GATE or len(ends := nodes_of(judged.finding.node or "")) != 1:
-            continue
-        if judged.state == "warn":
-            missed.add(ends[0])
-        elif shipped_floors.is_met(judged):
-            met.add((ends[0], judged.finding.metric.partition(" ")[0]))
-        elif judged.state != "unknown":
-            nodes.add(ends[0])
-    return nodes | {node for node, _ in met if {(node, "gemm"), (node, "memory")} <= met and node not in missed}
+        ends, is_floor = nodes_of(judged.finding.node or ""), judged.finding.gate == floor_limits.GATE
+        if is_floor and len(ends) == 1 and judged.state != "unknown":
+            kind = judged.finding.metric.split()[0] if shipped_floors.is_met(judged) else "floor"
+            known.setdefault(ends[0], set()).add("missed" if judged.state == "warn" else kind)
+    return {node for node, of in known.items() if "floor" in of or (of >= {"gemm", "memory"} and "missed" not in of)}
 
 
 def _decide(night: Night, judgement: NightJudgement, without_floor: Sequence[str]) -> tuple[str, int]:

@@ -366,11 +366,9 @@ def _comparable(labels: Sequence[str]) -> Iterator[tuple[Flags, bool]]:
 
     places = np.array(["" if "->" in label else label.partition(":")[2] for label in labels])
     kinds, counts = np.unique(places, return_counts=True)
-    if counts.min() < LEAST_NODES:
-        kinds = kinds[:0]
-        yield np.ones(len(labels), dtype=bool), len(counts) == 1
-    for kind in kinds:
-        yield places == kind, not any("->" in label for label in labels)
+    is_small, are_links = counts.min() < LEAST_NODES, any("->" in label for label in labels)
+    for kind in [""] if is_small else kinds:
+        yield (places == kind) | is_small, not are_links and (len(kinds) == 1 or not is_small)
 
 
 def _middle(values: Floats, least: Floats, usual: Any) -> Floats:
