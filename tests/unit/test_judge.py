@@ -75,11 +75,8 @@ def test_beyond_the_limit_twice_fails_once_is_flaky_and_without_a_second_one_a_s
     for second, fails, flaky in ((20.0, True, False), (1.0, False, True), (None, False, True)):
         again = {} if second is None else {(6, 0): second}
         verdict = last([*QUIET, 20.0], again=again)
-        assert (first_of(verdict.fails), first_of(verdict.flaky), first_of(verdict.suspects)) == (
-            fails,
-            flaky,
-            second is None,
-        )
+        flags = [first_of(flag) for flag in (verdict.fails, verdict.flaky, verdict.suspects)]
+        assert flags == [fails, flaky, second is None]
 
 
 def test_flaky_for_a_second_time_within_five_nights_fails() -> None:
