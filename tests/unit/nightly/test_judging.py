@@ -263,17 +263,9 @@ def gang(tmp_path: Path, factor: float, **options: Any) -> tuple[Path, list[Reco
     repeats = [[figure("all-reduce ring busbw", bandwidth(NIGHT) * factor, "GB/s", "higher", size=1 << 22)]] * 3
     directory = write_night(tmp_path, NIGHT, {"allreduce": repeats}, nodes=NODES, workload="collective", **options)
     [tonight] = records_of(directory)
-    history = [
-        dataclasses.replace(
-            tonight,
-            night=night,
-            values=(bandwidth(night),) * 3,
-            date="",
-            suspects={**tonight.suspects, "driver": "580.158"},
-        )
-        for night in range(1, NIGHT)
-    ]
-    return directory, history
+    before = dataclasses.replace(tonight, date="", suspects={**tonight.suspects, "driver": "580.158"})
+    nights = range(1, NIGHT)
+    return directory, [dataclasses.replace(before, night=night, values=(bandwidth(night),) * 3) for night in nights]
 
 
 def test_a_gang_has_no_peers_and_names_the_driver_with_its_slowdown(tmp_path: Path) -> None:

@@ -80,14 +80,12 @@ def test_a_first_night_on_known_hardware_is_compared_with_the_limit_that_is_ship
     slow = shipped(tmp_path / "slow", gpu, 0.7, *KNOWN[gpu])
     assert ("floor", "n1", "warn") in bad(slow) and slow.exit == 0  # it never fails
     two = {node: {"gpus": [gpu] * 7 + ["Tesla T4"]} for node in NODES[:2]}
-    others: dict[str, dict[str, Any]] = {
-        "mig": {"device": f"{gpu} MIG 1g.10gb"},
-        "two": {"facts": two},
-        "none": {"device": ""},
-    }
-    for name, other in others.items():  # torch names what was measured: a slice has the name of its GPU in the driver
-        findings = shipped(tmp_path / name, gpu, 0.1, *KNOWN[gpu], **other).findings
-        assert not [judged for judged in findings if judged.finding.gate == "floor"], name
+    others: list[dict[str, Any]] = [{"device": f"{gpu} MIG 1g.10gb"}, {"facts": two}, {"device": ""}]
+    for number, other in enumerate(
+        others
+    ):  # torch names what was measured: the driver gives a slice the name of its GPU
+        findings = shipped(tmp_path / str(number), gpu, 0.1, *KNOWN[gpu], **other).findings
+        assert not [judged for judged in findings if judged.finding.gate == "floor"], other
 
 
 def test_a_limit_that_is_shipped_and_met_is_no_unexpected_pass_of_a_known_defect(tmp_path: Path) -> None:
