@@ -14,7 +14,7 @@ from ..model.frozen import dataclass
 from . import classes
 from .records import Finding, Key, Metric, worst
 from .run_record import Measurement, RunRecord
-from .statistics import digests, night_statistics, pair_sweeps
+from .statistics import digests, night_statistics, pair_sweeps, robust
 
 if TYPE_CHECKING:
     from .records import Floats
@@ -41,11 +41,7 @@ class PairSweep:
         """Return the median rates (from x to), in bytes/s."""
         import numpy as np
 
-        table = np.full(self.rates.shape[:2], np.nan)
-        for place in np.ndindex(*table.shape):
-            trains = self.rates[place][np.isfinite(self.rates[place])]
-            table[place] = np.median(trains) if len(trains) else np.nan
-        return table
+        return robust.median(np.where(np.isfinite(self.rates), self.rates, np.nan), axis=2)
 
 
 def exit_code(findings: Sequence[Finding]) -> int:
@@ -103,75 +99,56 @@ def _judge_metric(
         yield _unknown(metric.name, f"has no ratio on {', '.join(idle)}: the value is not above 0")
     if positive:
         stopped = {name: f"{name} is at {value:g} {metric.unit}" for name, value in idle.items() if is_rate}
-        yield _beside_peers(measurement, positive, stopped, quarantined, figures)
+        yield _beside_peers(metric, positive, stopped, quarantined, figures)
 
 
 def _beside_peers(
-    measurement: Measurement,
-    medians: Mapping[str, float],
-    stopped: Mapping[str, str],
-    quarantined: Collection[str],
-    figures: int,
+    metric: Metric, medians: Mapping[str, float], stopped: Mapping[str, str], quarantined: Collection[str], figures: int
 ) -> Finding:
     """``stopped``: nodes whose rate is not above 0, and the text on each; they are suspects."""
     import numpy as np
 
-    metric, names = measurement.metric, list(medians)
-    excesses, limit = _excesses(metric, medians, quarantined, figures)
-    count = sum(name.partition(":")[0] not in quarantined for name in names)
-    odd = night_statistics.is_odd(np.array(list(excesses.values())), np.array(limit))
-    suspects = {name: excess for (name, excess), flag in zip(excesses.items(), odd, strict=True) if flag}
+    names, kind = list(medians), classes.of(metric.name, classes.read())
+    apart, least = (
+        [name.partition(":")[0] in quarantined for name in names],
+        night_statistics.least_change(kind.least, metric.better),
+    )
+    beside = night_statistics.beside_peers(
+        metric.sign * np.log([[value] for value in medians.values()]), names, np.array(apart), np.array([least]),
+        np.array([kind.peers]), figures,
+    )  # fmt: skip
+    parts_of = (beside.excess, beside.limit, beside.others, beside.odd)
+    excess, limits, others, odd = (part[:, 0].tolist() for part in parts_of)
+    limit, count = max(limits), len(names) - sum(apart)
+    suspects = {name: (excess[row], others[row], limits[row]) for row, name in enumerate(names) if odd[row]}
     if count < night_statistics.LEAST_NODES and not stopped:
         return _unknown(metric.name, f"{count} nodes of equal hardware; {night_statistics.LEAST_NODES} are needed")
     if limit > night_statistics.WIDEST and not suspects and not stopped:
         finding = _unknown(
             metric.name, f"the nodes differ too much to see an odd one (limit {-math.expm1(-limit):.0%})"
         )
-        least = night_statistics.least_change(_class(metric).least, metric.better)
-        is_large = max(map(abs, excesses.values())) > night_statistics.most_that_passes(least)
+        is_large = max(map(abs, excess)) > night_statistics.most_that_passes(least)
         return dataclasses.replace(finding, gate=MEASUREMENT) if is_large else finding
     if not suspects and not stopped:
         return Finding(
             gate="peers", outcome="pass", metric=metric.name, text=f"{metric.name}: no node of {len(names)} is odd"
         )
     parts = dict(stopped)
-    for name, excess in suspects.items():
-        is_quarantined = name.partition(":")[0] in quarantined
-        side = "worse" if excess > 0 else "better"
-        share = -math.expm1(-excess) if excess > 0 else abs(night_statistics.percent(excess, metric.better))
+    for name, (more, peers, limit) in suspects.items():
+        side = "worse" if more > 0 else "better"
+        share = -math.expm1(-more) if more > 0 else abs(night_statistics.percent(more, metric.better))
         parts[name] = (
-            f"{name} is {share:.1%} {side} than the median of {count - (not is_quarantined)} peers"
-            f" (limit {-math.expm1(-limit):.1%}){'' if excess > 0 else ', which may be slow'}"
+            f"{name} is {share:.1%} {side} than the median of {peers:.0f} peers"
+            f" (limit {-math.expm1(-limit):.1%}){'' if more > 0 else ', which may be slow'}"
         )
     texts = [
         text + (", and is set aside" if name.partition(":")[0] in quarantined else "") for name, text in parts.items()
     ]
-    worse = [
-        name for name in parts if name in stopped or suspects[name] > 0
-    ]  # of a better one nobody knows which others are slow
+    worse = [name for name in parts if name in stopped or suspects[name][0] > 0]  # beside a better one any may be slow
     return Finding(
         gate="peers", outcome="warn", metric=metric.name, text=f"{metric.name}: {'; '.join(texts)}",
         node=worse[0] if len(parts) == len(worse) == 1 else None, culprits=tuple(worse),
     )  # fmt: skip
-
-
-def _excesses(
-    metric: Metric, medians: Mapping[str, float], quarantined: Collection[str], figures: int
-) -> tuple[dict[str, float], float]:
-    """The excess of each node beside the healthy ones in logarithms, NaN with too few of them, and the limit."""
-    import numpy as np
-
-    kind = _class(metric)
-    apart = np.array([name.partition(":")[0] in quarantined for name in medians])
-    excess, limit = night_statistics.beside_peers(
-        metric.sign * np.log([[value] for value in medians.values()]), apart,
-        np.array([night_statistics.least_change(kind.least, metric.better)]), np.array([kind.peers]), figures,
-    )  # fmt: skip
-    return dict(zip(medians, excess[:, 0].tolist(), strict=True)), float(limit[0])
-
-
-def _class(metric: Metric) -> classes.MetricClass:
-    return classes.of(metric.name, classes.read())
 
 
 def _unknown(metric: str, reason: str) -> Finding:

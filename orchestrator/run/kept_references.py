@@ -93,7 +93,7 @@ def keep(request: Request, origin: Path, twin: Twin | None, restart: object, hid
 
 
 def keep_if_possible(request: Request, origin: Path, twin: Twin | None, restart: object, hidden: Sequence[str]) -> None:
-    """As ``keep``. Where the records are damaged or there is no room, the next drill makes its own reference runs."""
+    """Keep reference runs. Where the records are damaged or there is no room, the next drill makes its own reference runs."""
     try:
         keep(request, origin, twin, restart, hidden)
     except (OSError, ValueError) as error:

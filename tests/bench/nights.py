@@ -54,7 +54,7 @@ def fleet(
     return night_statistics.Nights(
         values=values.reshape(flat), again=second.reshape(flat), passes=night_statistics.noise(first.reshape(*flat, PASSES)),
         levels=np.zeros(flat, dtype=bool), apart=np.zeros(nodes, dtype=bool), least=np.tile(LEAST, fleets),
-        spread=np.tile(SPREAD, fleets), peers=np.tile(PEERS, fleets), figures=nodes * COUNT,
+        labels=[f"n{node}" for node in range(nodes)], spread=np.tile(SPREAD, fleets), peers=np.tile(PEERS, fleets), figures=nodes * COUNT,
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -42,8 +43,8 @@ def test_sound_nodes_do_not_fail() -> None:
 
 
 def series(
-    *nodes: list[float], again: dict[tuple[int, int], float] | None = None, levels: tuple[int, ...] = ()
-) -> night_statistics.Nights:
+    *nodes: list[float], again: dict[tuple[int, int], float] | None = None, levels: tuple[int, ...] = (), labels: Sequence[str] = (),
+) -> night_statistics.Nights:  # fmt: skip
     """One metric: the slowness of nodes by night in percent, and second measurements by night and node."""
     values = np.array(nodes, dtype=float).T[..., None] / 100
     second, changed = np.full(values.shape, np.nan), np.zeros(values.shape, dtype=bool)
@@ -52,6 +53,7 @@ def series(
     changed[list(levels)] = True
     return night_statistics.Nights(
         values=values, again=second, passes=np.zeros((len(values), 1)), levels=changed, apart=np.zeros(len(nodes), dtype=bool),
+        labels=labels or [f"n{node}" for node in range(len(nodes))],
         least=np.array([0.05]), spread=np.array([0.01]), peers=np.array([0.03]), figures=len(nodes),
     )  # fmt: skip
 
@@ -73,11 +75,8 @@ def test_beyond_the_limit_twice_fails_once_is_flaky_and_without_a_second_one_a_s
     for second, fails, flaky in ((20.0, True, False), (1.0, False, True), (None, False, True)):
         again = {} if second is None else {(6, 0): second}
         verdict = last([*QUIET, 20.0], again=again)
-        assert (first_of(verdict.fails), first_of(verdict.flaky), first_of(verdict.suspects)) == (
-            fails,
-            flaky,
-            second is None,
-        )
+        flags = [first_of(flag) for flag in (verdict.fails, verdict.flaky, verdict.suspects)]
+        assert flags == [fails, flaky, second is None]
 
 
 def test_flaky_for_a_second_time_within_five_nights_fails() -> None:
@@ -130,6 +129,34 @@ def test_the_first_night_is_judged_by_three_nodes_and_never_fails() -> None:
     assert not odd.suspects.any(), "a second measurement decides nothing without an earlier night"
     two = last([60.0], [0.0])
     assert np.isnan(two.excess).all() and not two.is_peer.any()
+
+
+def test_a_better_node_warns_once_and_fails_when_it_falls_to_the_level_of_the_others() -> None:
+    values = [-30.0] * 6 + [0.0]
+    verdicts = list(night_statistics.replay(series(values, [0.0] * 7, [0.5] * 7, again={(6, 0): 0.0})))
+    assert [first_of(verdict.warns) for verdict in verdicts] == [True, *[False] * 6]
+    assert [first_of(verdict.fails) for verdict in verdicts] == [*[False] * 6, True]
+
+
+@pytest.mark.parametrize(("others", "better"), [(2, -30.0), (4, -30.0), (7, -70.0)])
+def test_a_much_better_node_on_a_first_night_warns_however_many_others_there_are(others: int, better: float) -> None:
+    assert last([better], *[[0.0]] * others).unresolved[:, 0].tolist() == [True, *[False] * others]
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+def test_ranks_of_another_place_in_their_nodes_are_no_equal_parts(nodes: int) -> None:
+    labels = [f"n{node}:{rank}" for node in range(nodes) for rank in range(8)]
+    usual = [[20.0 * (rank > 3)] for _ in range(nodes) for rank in range(8)]
+    sound = list(night_statistics.replay(series(*usual, labels=labels)))[-1]
+    assert sound.is_peer.all() and sound.enters.all() and not sound.warns.any()
+    slow = list(night_statistics.replay(series(*usual[:-1], [50.0], labels=labels)))[-1]
+    assert not slow.warns[:-1].any() and (slow.warns[-1].all() or nodes == 2)
+
+
+def test_links_that_are_better_for_their_place_are_no_finding() -> None:
+    labels = [f"n{a}->n{b}" for a in range(8) for b in range(8) if a != b]
+    values = [[-30.0 * (int(label[1]) // 4 == int(label[-1]) // 4)] for label in labels]
+    assert not list(night_statistics.replay(series(*values, labels=labels)))[-1].warns.any()
 
 
 def test_a_missing_value_is_no_verdict_and_takes_no_part() -> None:

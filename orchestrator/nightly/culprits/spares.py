@@ -14,6 +14,7 @@ from ..run_record import Measurement, RunRecord
 from ..statistics import night_statistics as engine
 
 PROBES = ("gemm", "memory", "disk")
+_UNSURE = ", but whether it is as fast as it should be is not known"
 #: Parameters that choose what is measured and how often. They do not change a figure, so that floors of other trials apply.
 _CHOICES = re.compile(r"(?:^| )(?:probes|repeats)=\S+")
 
@@ -50,7 +51,8 @@ def _judge(spare: str, record: RunRecord, baselines: Sequence[Baseline], beside_
     hardware = record.hardware.get(spare, "")
     own = [item for item in record.measurements if item.node.partition(":")[0] == spare and "->" not in item.node]
     by_floor = list(_judge_floors(spare, own, hardware, baselines))
-    odd = [finding.text for finding in beside_peers if finding.gate == "peers" and _names(finding, spare)]
+    named = (finding for finding in beside_peers if (finding.gate, finding.outcome) == ("peers", "warn"))
+    odd = [finding.text for finding in named if spare in {culprit.partition(":")[0] for culprit in finding.culprits}]
     bad = [finding.text for finding in by_floor if finding.outcome == "fail"] + odd
     if bad:
         return Fitness(node=spare, is_fit=False, text="; ".join(text.removeprefix(f"{spare}: ") for text in bad))
@@ -63,21 +65,10 @@ def _judge(spare: str, record: RunRecord, baselines: Sequence[Baseline], beside_
     known += ["no figure is odd beside its peers"] if is_among_peers else []
     unknown = [finding.text for finding in by_floor if finding.outcome == "unknown"]
     unknown += [] if by_floor else [f"no floor for {hardware or 'its hardware, which is not known'}"]
-    unknown += (
-        []
-        if is_among_peers
-        else [f"fewer than {engine.LEAST_NODES - 1} peers" if is_measured else "it was not measured"]
-    )
-    text = (
-        f"{spare} joins: {'; '.join(known)}"
-        if known
-        else f"{spare} joins, but whether it is as fast as it should be is not known"
-    )
+    why = f"fewer than {engine.LEAST_NODES - 1} peers" if is_measured else "it was not measured"
+    unknown += [] if is_among_peers else [why]
+    text = f"{spare} joins" + (f": {'; '.join(known)}" if known else _UNSURE)
     return Fitness(node=spare, is_fit=True, text=f"{text} ({'; '.join(unknown)})" if unknown else text)
-
-
-def _names(finding: Finding, spare: str) -> bool:
-    return finding.outcome == "warn" and spare in {culprit.partition(":")[0] for culprit in finding.culprits}
 
 
 def _judge_floors(

@@ -111,7 +111,7 @@ class _Table:
         self.least = np.array([_least(subject) for subject in subjects])
         self._history = engine.Nights(
             values=self.values, again=robust.median(second, axis=3), passes=engine.noise(values), levels=levels, apart=apart,
-            least=self.least, spread=np.array([subject.kind.spread for subject in subjects]),
+            labels=self.labels, least=self.least, spread=np.array([subject.kind.spread for subject in subjects]),
             peers=np.array([subject.kind.peers for subject in subjects]), figures=max(figures, 1),
         )  # fmt: skip
 
@@ -245,7 +245,7 @@ class _Cell:
 
     def _compared(self) -> Compared:
         last, sign = self._last, self._subject.metric.sign
-        limit, is_peer = self._get(last.limit), self._get(last.is_peer)
+        limit, peers = self._get(last.limit), int(self._get(last.peers))
         excess, again, level = (
             None if math.isnan(number) else number
             for number in map(self._get, (last.excess, last.again, last.reference))
@@ -253,13 +253,12 @@ class _Cell:
         nights = self._get(last.nights)
         entered = [i for i, verdict in enumerate(self._verdicts[:-1]) if verdict.enters[self._row, self._column]]
         used = [f"night {self._table.number(index)}" for index in entered[:nights]] or [""]
-        peers = sum(not math.isnan(value) for value in self._table.values[-1, :, self._column].tolist()) - 1
         return Compared(
             kind=self._subject.kind.name, better=self._subject.metric.better, excess=excess, again=again, nights=nights,
-            limit=self._get(last.weak) if is_peer else None if excess is None else limit,
+            limit=self._get(last.weak) if peers else None if excess is None else limit,
             reference=None if level is None else math.exp(sign * level), first=used[0], last=used[-1],
-            day=float(last.day[self._column]), peers=peers if is_peer else 0,
-            is_resolved=is_peer or limit <= self._most,
+            day=float(last.day[self._column]), peers=peers,
+            is_resolved=peers > 0 or limit <= self._most,
         )  # fmt: skip
 
     def _reference(self, compared: Compared) -> str:

@@ -156,14 +156,14 @@ def judge_value(metric: Metric, node: str, values: Sequence[float], floor: float
     return Finding(gate=GATE, outcome=outcome, metric=metric.name, node=node, text=f"{prefix}{metric.name} {text}")
 
 
-def judge(series: Series, floor: float, cell: str, reference: str) -> Iterator[Judged]:
+def judge(series: Series, floor: float, cell: str, reference: str, kind: str = GATE) -> Iterator[Judged]:
     """A finding for every label of the series, and for every node and rank of its runs that has no figure."""
     for node in sorted({*series.values, *_missing_labels(series)}):
         metric, values = series.metric, tuple(series.values.get(node, ()))
         judged = series.judged(judge_value(metric, node, values, floor), cell=cell, reference=reference)
         value = judged.value
         excess = metric.sign * math.log(value / floor) if value and min(value, floor) > 0 else None
-        compared = Compared(kind=GATE, better=metric.better, excess=excess, reference=floor)
+        compared = Compared(kind=kind, better=metric.better, excess=excess, reference=floor)
         yield judged if value is None else replace(judged, compared=compared)
 
 

@@ -13,7 +13,7 @@ from ..night_judgement import Judged, NightJudgement
 from ..records import Finding, Key
 from ..run_record import nodes_of
 from ..suite import MetricRule, Night
-from . import floor_limits
+from . import floor_limits, shipped_floors
 from .figures import Series
 
 #: Recorded nights whose judgement says which nodes a plain ticket covers.
@@ -44,9 +44,11 @@ def apply(
 
 
 def _concerns(rule: MetricRule, cell: str, judged: Judged, series: Mapping[tuple[str, Key], Series]) -> bool:
-    """Return whether a finding is of a metric of the rule, measured by its cell: cells with equal keys have one series."""
+    """Return whether a finding is of a metric of the rule, measured by its cell: cells with equal keys have one series. That a
+    limit is met which ccbed ships proves no repair.
+    """
     metric = judged.finding.metric
-    if not metric or not floor_limits.matches(rule, metric):
+    if not metric or shipped_floors.is_met(judged) or not floor_limits.matches(rule, metric):
         return False
     entry = series.get((metric, judged.key)) if judged.key else None
     return judged.cell == cell or (entry is not None and cell in entry.cells)

@@ -22,16 +22,10 @@ USUAL = 2.0
 
 
 def sort(
-    series: Series,
-    past: Sequence[Record],
-    kind: MetricClass,
-    levels: Sequence[Level],
-    minimum: float,
-    apart: Collection[str],
-) -> tuple[Subject | None, list[Judged]]:
-    """Return what is compared by ratio, None for nothing; and the findings on what is not. ``past``:
-    records of the metric and key on earlier
-    nights; ``minimum``: the least difference that counts; ``apart``: nodes that are no reference for others.
+    series: Series, past: Sequence[Record], kind: MetricClass, levels: Sequence[Level], minimum: float, apart: Collection[str]
+) -> tuple[Subject | None, list[Judged]]:  # fmt: skip
+    """Return what is compared by ratio, None for nothing; and the findings on what is not. ``past``: records of the metric and key on
+    earlier nights; ``minimum``: the least difference that counts; ``apart``: nodes that are no reference for others.
     """
     metric = series.metric
     comparable = [record for record in past if _definition(record.metric) == _definition(metric)]

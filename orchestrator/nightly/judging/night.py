@@ -81,7 +81,9 @@ def judge(
             for judged in floor_limits.judge_suite(cell, series.values())
         ),
         *(judged for baseline in baselines for judged in floor_limits.judge_baseline(baseline, tonight)),
-        *shipped_floors.judge(series.values(), accepted),
+        *shipped_floors.judge(
+            series.values(), accepted, (record for _, record in runs if record.workload == NODE_PROBE)
+        ),
         *_judge_series(night, about, tonight, groups, known or classes.read()),
         *hardware.judge(series, past, night.all_hosts, accepted),
     ]

@@ -12,7 +12,7 @@ from ...model.errors import UsageError
 from ...reports.summary import table_lines
 from ...store import paths, seal
 from .. import night_files
-from ..judging import floor_limits
+from ..judging import floor_limits, shipped_floors
 from ..judging.night import NODE, read_runs
 from ..night_judgement import FLEET, Judged, NightJudgement
 from ..run_record import nodes_of, versions_of
@@ -74,13 +74,16 @@ def write(directory: Path) -> dict[str, Any]:
 
 
 def _with_floor(judgement: NightJudgement) -> set[str]:
-    """The nodes of which a figure was compared with a floor."""
-    compared = (
-        judged
-        for judged in judgement.findings
-        if judged.finding.gate == floor_limits.GATE and judged.state != "unknown"
-    )
-    return {ends[0] for judged in compared if len(ends := nodes_of(judged.finding.node or "")) == 1}
+    """The nodes of which a figure was compared with a floor. Limits that ccbed ships count where a node has met all that it has, those
+    of compute and of memory among them; only they warn.
+    """
+    known: dict[str, set[str]] = {}
+    for judged in judgement.findings:
+        ends, is_floor = nodes_of(judged.finding.node or ""), judged.finding.gate == floor_limits.GATE
+        if is_floor and len(ends) == 1 and judged.state != "unknown":
+            kind = judged.finding.metric.split()[0] if shipped_floors.is_met(judged) else "floor"
+            known.setdefault(ends[0], set()).add("missed" if judged.state == "warn" else kind)
+    return {node for node, of in known.items() if "floor" in of or (of >= {"gemm", "memory"} and "missed" not in of)}
 
 
 def _decide(night: Night, judgement: NightJudgement, without_floor: Sequence[str]) -> tuple[str, int]:

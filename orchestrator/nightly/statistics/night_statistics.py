@@ -8,7 +8,7 @@ them decides what the later ones are compared with. What the numbers mean is in 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...model.frozen import dataclass
@@ -86,14 +86,15 @@ def percent(excess: float, better: Better) -> float:
 class Nights:
     """``values``, ``again``: nights x nodes x metrics, NaN where there is none: the median of a night's passes, and of its second
     measurement. ``passes``: nights x metrics: the variance between the passes of a night. ``levels``: a new level begins with this night.
-    ``apart``: nodes that are no reference for others. ``least``, ``spread``, ``peers``: by metric, of its class. ``figures``: all that are
-    judged in a night, also in other arrays.
+    ``labels``: of the nodes; ``apart``: those that are no reference for others. ``least``, ``spread``, ``peers``: by metric, of its
+    class. ``figures``: all that are judged in a night, also in other arrays.
     """
 
     values: Floats
     again: Floats
     passes: Floats
     levels: Flags
+    labels: Sequence[str]
     apart: Flags
     least: Floats
     spread: Floats
@@ -103,10 +104,10 @@ class Nights:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Verdict:
-    """The judgement of one night, nodes x metrics. ``excess``: NaN without a reference; ``limit``: of a failure; ``weak``: of a warning,
-    and ``usual`` without the least change of the class. ``first``: the first measurement is beyond the limit; ``flaky``: one of two is.
-    ``lasting``: the mean of the last nights is beyond its limit. ``is_peer``: compared with its peers. ``enters``: the night may be part of
-    the reference. ``day``, ``fleet``: by metric, of all nodes together; ``fleet`` has a reference and limits of its own.
+    """The judgement of one night, nodes x metrics. ``excess``: NaN without a reference; ``limit``: of a failure; ``weak``: of a warning, and ``usual``
+    without the least change of the class. ``first``: the first measurement is beyond the limit; ``flaky``: one of two is. ``lasting``: the
+    mean of the last nights is beyond its limit. ``peers``: compared with so many equal ones, for want of a reference. ``enters``: the
+    night may be part of the reference. ``day``, ``fleet``: by metric, of all nodes together; ``fleet`` has reference and limits of its own.
     """
 
     excess: Floats
@@ -121,7 +122,7 @@ class Verdict:
     lasting: Flags
     lasting_mean: Floats
     fails: Flags
-    is_peer: Flags
+    peers: Floats
     enters: Flags
     usual: Floats
     day: Floats
@@ -129,6 +130,10 @@ class Verdict:
     fleet_limit: Floats
     fleet_weak: Floats
     fleet_nights: Floats
+
+    @property
+    def is_peer(self) -> Flags:
+        return self.peers > 0
 
     @property
     def warns(self) -> Flags:
@@ -230,10 +235,10 @@ class _State:
         raw = values - references.median
         day, is_pair, known = self._day(raw, weak)
         excess, again = raw - day, nights.again[index] - references.median - day
-        beside, wide = beside_peers(values, nights.apart, nights.least, nights.peers, nights.figures)
-        is_peer = ~np.isnan(beside) & (references.count == 0)
-        excess, limit = np.where(is_peer, beside, excess), np.where(is_peer, np.inf, limit)  # they warn at most
-        weak = np.where(is_peer, wide, weak)
+        beside = beside_peers(values, nights.labels, nights.apart, nights.least, nights.peers, nights.figures)
+        is_peer = ~np.isnan(beside.excess) & (references.count == 0)
+        excess, limit = np.where(is_peer, beside.excess, excess), np.where(is_peer, np.inf, limit)  # they warn at most
+        weak = np.where(is_peer, beside.limit, weak)
         again = np.where(is_peer, np.nan, again)
         first, repeated = excess > limit, again > limit
         flaky = first ^ repeated
@@ -244,7 +249,10 @@ class _State:
         was_flaky = np.sum([np.zeros_like(flaky), *self._flaky[1 - FLAKY_NIGHTS :]], axis=0) > 0
         fails = (first & repeated) | (lasting & (again > LASTING_SHARE * nights.least)) | (flaky & was_flaky)
         unresolved = (excess > weak) & ~first & (~(again <= weak) | (excess > most))
-        unresolved |= is_peer & is_odd(excess, weak)
+        unresolved |= is_peer & beside.odd
+        is_bad = (
+            first | fails | (unresolved & (excess > 0))
+        )  # a better one is compared with its own nights from then on
         fleet_limit, fleet_usual, _ = _limits(nights, self._fleet, noise)
         fleet_weak = np.clip(fleet_usual, nights.least, most)
         # Nodes that were never measured together have no common reference: what they had in common was 0 then.
@@ -253,7 +261,7 @@ class _State:
         return Verdict(
             excess=excess, again=again, limit=limit, weak=weak, usual=usual, reference=references.median.copy(),
             nights=references.count.copy(), first=first, flaky=flaky, unresolved=unresolved, lasting=lasting, lasting_mean=mean,
-            fails=fails, is_peer=is_peer, enters=~np.isnan(values) & ~first & ~fails & ~unresolved, day=day,
+            fails=fails, peers=np.where(is_peer, beside.others, 0), enters=~np.isnan(values) & ~is_bad, day=day,
             fleet=np.where(is_pair, day, shift), fleet_nights=np.where(is_known, self._fleet.count, nodes_nights),
             fleet_limit=np.where(is_pair, limit.max(axis=0), fleet_limit), fleet_weak=np.where(is_pair, weak.min(axis=0), fleet_weak),
         )  # fmt: skip
@@ -310,33 +318,57 @@ def _limits(nights: Nights, references: _References, noise: Floats) -> tuple[Flo
     return np.maximum(nights.least, fail * wide), warn * wide, lasting
 
 
-def beside_peers(values: Floats, apart: Flags, least: Floats, peers: Floats, figures: int) -> tuple[Floats, Floats]:
-    """The excess of nodes beside the median of equal nodes of the same night, NaN with fewer than LEAST_NODES, and its limit by metric.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Beside:
+    """Nodes x metrics beside the median of equal ones of the same night. ``excess``: NaN with fewer than LEAST_NODES; ``others``: how many
+    they are; ``odd``: those that are worse, and better ones where the others may be slow: a quarter is better, or one by much.
+    """
 
-    ``values``: nodes x metrics; ``apart``, ``least``, ``peers``, ``figures``: as of Nights.
+    excess: Floats
+    limit: Floats
+    others: Floats
+    odd: Flags
+
+
+def beside_peers(
+    values: Floats, labels: Sequence[str], apart: Flags, least: Floats, peers: Floats, figures: int
+) -> Beside:
+    """``values``: nodes x metrics; the others as of Nights."""
+    import numpy as np
+
+    excess, limit, others = (np.full(values.shape, np.nan) for _ in range(3))
+    odd, most = np.zeros(values.shape, dtype=bool), most_that_passes(least)
+    for rows, is_equal in _comparable(labels):
+        equal = np.where(apart[rows, None], np.nan, values[rows])
+        number = np.sum(~np.isnan(equal), axis=0)
+        enough = number >= LEAST_NODES
+        known, split = np.where(enough, equal, 0.0), least if is_equal else np.full_like(least, np.inf)
+        middle, (low, high) = np.where(enough, _middle(known, split, -np.inf), np.nan), robust.middles(known, axis=0)
+        apart_of = np.abs(known - np.where(high - low > split, np.where(known < high, low, high), (low + high) / 2))
+        spread = robust.MAD_TO_SIGMA * robust.median(apart_of, axis=0)
+        weight = CLASS_WEIGHT + np.maximum(number - 2, 0)
+        variance = (CLASS_WEIGHT * peers**2 + np.maximum(number - 2, 0) * spread**2) / weight
+        usual = robust.student(FALSE_WARNING / figures, weight) * np.sqrt(variance * (1 + 1 / np.maximum(number, 1)))
+        excess[rows] = values[rows] - middle
+        limit[rows] = np.where(usual > WIDEST, usual, np.clip(usual, least, most))
+        others[rows] = number - ~apart[rows, None]
+        is_better = is_equal & (excess[rows] < -limit[rows])
+        is_many = 4 * np.sum(is_better, axis=0) >= np.sum(~np.isnan(excess[rows]), axis=0)
+        odd[rows] = (excess[rows] > limit[rows]) | (is_better & (is_many | (excess[rows] < -most)))
+    return Beside(excess=excess, limit=limit, others=others, odd=odd)
+
+
+def _comparable(labels: Sequence[str]) -> Iterator[tuple[Flags, bool]]:
+    """Yield rows that are compared with each other, and whether they are equal parts: nodes, and ranks of one number. Directions of
+    links, and the ranks of fewer nodes than LEAST_NODES, differ by their places, too.
     """
     import numpy as np
 
-    equal = np.where(apart[:, None], np.nan, values)
-    number = np.sum(~np.isnan(equal), axis=0)
-    enough = number >= LEAST_NODES
-    known = np.where(enough, equal, 0.0)
-    middle, (low, high) = np.where(enough, _middle(known, least, -np.inf), np.nan), robust.middles(known, axis=0)
-    apart_of = np.abs(known - np.where(high - low > least, np.where(known < high, low, high), (low + high) / 2))
-    spread = robust.MAD_TO_SIGMA * robust.median(apart_of, axis=0)
-    weight = CLASS_WEIGHT + np.maximum(number - 2, 0)
-    variance = (CLASS_WEIGHT * peers**2 + np.maximum(number - 2, 0) * spread**2) / weight
-    usual = robust.student(FALSE_WARNING / figures, weight) * np.sqrt(variance * (1 + 1 / np.maximum(number, 1)))
-    return values - middle, np.where(usual > WIDEST, usual, np.clip(usual, least, most_that_passes(least)))
-
-
-def is_odd(excess: Floats, limit: Floats) -> Flags:
-    """Return which of equal nodes are odd: the worse; and the better where they are a quarter or more: the others may be slow."""
-    import numpy as np
-
-    is_better = excess < -limit
-    odd: Flags = (excess > limit) | (is_better & (4 * np.sum(is_better, axis=0) >= np.sum(~np.isnan(excess), axis=0)))
-    return odd
+    places = np.array(["" if "->" in label else label.partition(":")[2] for label in labels])
+    kinds, counts = np.unique(places, return_counts=True)
+    is_small, are_links = counts.min() < LEAST_NODES, any("->" in label for label in labels)
+    for kind in [""] if is_small else kinds:
+        yield (places == kind) | is_small, not are_links and (len(kinds) == 1 or not is_small)
 
 
 def _middle(values: Floats, least: Floats, usual: Any) -> Floats:

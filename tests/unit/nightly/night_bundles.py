@@ -26,6 +26,14 @@ END = {
 }  # fmt: skip
 
 
+def probe_done(number: int, node: str, value: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "seq": number, "t": 1.0, "type": "note", "f": "probe.done", "node": node, "epoch": 0,
+        "at": {"boot": "b", "mono": 1.0, "wall": 1.0},
+        "source": {"node": node, "incarnation": "i", "writer": "rank 0", "n": number}, "value": {"rank": number - 1, **value},
+    }  # fmt: skip
+
+
 def figure(metric: str, value: float | str, unit: str = "s", better: str = "lower", **more: Any) -> dict[str, Any]:
     """A line of ``metrics.jsonl``."""
     return {"metric": metric, "value": value, "unit": unit, "better": better, **more}
@@ -35,8 +43,9 @@ def write_bundle(
     directory: Path, figures: Iterable[Mapping[str, Any]], *, trial: str = "probe", workload: str = "node-probe",
     nodes: Sequence[str] = ("n0", "n1"), facts: Mapping[str, Mapping[str, Any]] | None = None, reason: str = "by hand",
     outcome: str = "pass", params: Mapping[str, Any] | None = None, ranks_per_node: int = 1, hosts: Mapping[str, str] | None = None,
+    device: str = "",
 ) -> Path:  # fmt: skip
-    """A sealed bundle with these figures. ``facts``: node -> what differs from ``FACTS``."""
+    """A sealed bundle with these figures. ``facts``: node -> what differs from ``FACTS``; ``device``: what torch calls their GPUs."""
     world = World(nodes=len(nodes), ranks_per_node=ranks_per_node)
     known = {
         name: PlanNode(
@@ -64,7 +73,11 @@ def write_bundle(
         paths.write_json(directory / path, document)
     lines = "".join(json.dumps({"trial": trial, "rep": 0, **line}) + "\n" for line in figures)
     paths.write(directory / "metrics.jsonl", lines.encode())
-    paths.write(directory / bundle.HISTORY, json.dumps(END).encode() + b"\n")
+    probes = [
+        probe_done(number, node, {"probe": "gemm", "facts": {"gemm device": device}})
+        for number, node in enumerate(nodes, start=2) if device
+    ]  # fmt: skip
+    paths.write(directory / bundle.HISTORY, "".join(json.dumps(event) + "\n" for event in (*probes, END)).encode())
     seal.write(directory, seal.MANIFEST, seal.evidence(directory))
     seal.write(directory, seal.DERIVED, [bundle.VERDICTS])
     return directory

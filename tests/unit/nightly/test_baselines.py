@@ -114,9 +114,8 @@ def test_a_gangs_floor_is_in_the_file_of_its_nodes_and_holds_for_that_gang(tmp_p
 def test_comments_and_edited_floors_of_others_are_kept(tmp_path: Path) -> None:
     bundle = write_bundle(tmp_path / RUN, [*rate(100.0, 100.0), *rate(5.0, 5.0, metric="disk")])
     text = accept(bundle, tmp_path / "b.yml")
-    edited = text.replace("floor: 90", "floor: 85 # agreed with the vendor").replace(
-        "floors:", "# reviewed by ops\nfloors:"
-    )
+    edited = text.replace("floor: 90", "floor: 85 # agreed with the vendor")
+    edited = edited.replace("floors:", "# reviewed by ops\nfloors:")
     (tmp_path / "b.yml").write_text(edited)
     later = write_bundle(tmp_path / RUN.replace("00ff", "00fe"), rate(80.0, 80.0))
     second_text = accept(later, tmp_path / "b.yml", margin=0.05)
@@ -281,9 +280,9 @@ def test_the_margin_is_that_of_the_class_and_several_nights_give_their_worst_nod
     assert {floor.metric: (floor.floor, floor.margin) for floor in baseline.floors} == {
         "gemm": (85.5, 0.05), "disk work write": (72.0, 0.2)
     }  # fmt: skip
-    assert "TO SPARE" in output and "11.1%" in output and "31.9%" in output, (
-        "the second night is better than the worst node of both"
-    )
+    assert (
+        "TO SPARE" in output and "11.1%" in output and "31.9%" in output
+    )  # the second is better than the worst of both
 
 
 def test_a_night_begins_a_new_level_for_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from orchestrator.nightly.records import Record
 from orchestrator.nightly.suite import RUNS, Cell, MetricRule, Row
 from orchestrator.store import paths
 
-from .night_bundles import figure, write_night
+from .night_bundles import figure, probe_done, write_night
 
 NODES = tuple(f"n{number}" for number in range(8))
 NIGHT = 31
@@ -263,17 +263,9 @@ def gang(tmp_path: Path, factor: float, **options: Any) -> tuple[Path, list[Reco
     repeats = [[figure("all-reduce ring busbw", bandwidth(NIGHT) * factor, "GB/s", "higher", size=1 << 22)]] * 3
     directory = write_night(tmp_path, NIGHT, {"allreduce": repeats}, nodes=NODES, workload="collective", **options)
     [tonight] = records_of(directory)
-    history = [
-        dataclasses.replace(
-            tonight,
-            night=night,
-            values=(bandwidth(night),) * 3,
-            date="",
-            suspects={**tonight.suspects, "driver": "580.158"},
-        )
-        for night in range(1, NIGHT)
-    ]
-    return directory, history
+    before = dataclasses.replace(tonight, date="", suspects={**tonight.suspects, "driver": "580.158"})
+    nights = range(1, NIGHT)
+    return directory, [dataclasses.replace(before, night=night, values=(bandwidth(night),) * 3) for night in nights]
 
 
 def test_a_gang_has_no_peers_and_names_the_driver_with_its_slowdown(tmp_path: Path) -> None:
@@ -349,11 +341,8 @@ def test_nodes_gone_or_absent_are_notes_and_no_defect(tmp_path: Path) -> None:
     (directory / "night.json").write_text(json.dumps(document))
     judgement = judging.judge(directory, history)
     assert (judgement.outcome, judgement.exit) == ("pass", 0)
-    last = "2025-02-03T02:00:00Z"
-    assert judgement.notes == (
-        f"n0 took no part tonight; it was last measured on {last}",
-        f"n7 is no longer part of the bed; it was last measured on {last}",
-    )
+    last = "it was last measured on 2025-02-03T02:00:00Z"
+    assert judgement.notes == (f"n0 took no part tonight; {last}", f"n7 is no longer part of the bed; {last}")
 
 
 @pytest.mark.parametrize("is_drained", [True, False])
@@ -424,13 +413,7 @@ def write_bits(directory: Path, digests: Mapping[str, str]) -> None:
     lines = []
     for number, (node, digest) in enumerate(digests.items(), start=1):
         bits = {"device": "H100", "software": "torch 2.13", "digest": digest, "seconds": 2.0}
-        event = {
-            "seq": number, "t": 1.0, "type": "note", "f": "probe.done", "node": node, "epoch": 0,
-            "at": {"boot": "b", "mono": 1.0, "wall": 1.0},
-            "source": {"node": node, "incarnation": "i", "writer": "rank 0", "n": number},
-            "value": {"rank": number - 1, "probe": "sdc", "bits": [bits]},
-        }  # fmt: skip
-        lines.append(json.dumps(event))
+        lines.append(json.dumps(probe_done(number, node, {"probe": "sdc", "bits": [bits]})))
     (run / "history.jsonl").write_text("\n".join(lines) + "\n")
 
 

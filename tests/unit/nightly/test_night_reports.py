@@ -61,12 +61,8 @@ def hostile() -> NightReport:
 
 
 REPORTS: dict[str, Callable[[], NightReport]] = {
-    "bad": bad,
-    "clean": clean,
-    "first": first,
-    "empty": empty,
-    "hostile": hostile,
-}
+    "bad": bad, "clean": clean, "first": first, "empty": empty, "hostile": hostile,
+}  # fmt: skip
 of_every_kind = pytest.mark.parametrize("kind", REPORTS)
 
 

@@ -71,18 +71,15 @@ def test_no_night_passes_that_lost_two_fifths(better: Better, size: float) -> No
             for night in range(1, nights + 1) for node in nodes if rng.random() >= missing
         ]  # fmt: skip
         values = {node: [size ** (node in slow) * value for value in measure(node)] for node in nodes}
-        again = {
-            node: [size ** (node in slow) * value for value in measure(node)] for node in nodes if rng.random() < 0.7
-        }
-        tonight = figures.Series(
-            metric, key, values=values, again=again, versions={node: {} for node in nodes}, cells=["gemm"]
-        )
+        chosen = [node for node in nodes if rng.random() < 0.7]
+        again = {node: [size ** (node in slow) * value for value in measure(node)] for node in chosen}
+        versions: dict[str, dict[str, str]] = {node: {} for node in nodes}
+        tonight = figures.Series(metric, key, values=values, again=again, versions=versions, cells=["gemm"])
         subject = cells.Subject(series=tonight, past=past, kind=classes.of("gemm", classes.read()))
         judged = list(cells.judge([subject], cells.Tonight(number=nights + 1, date="", apart=apart)))
         is_judged = bool((slow & {record.node for record in past}) - apart)
-        assert not is_judged or {entry.state for entry in judged if entry.is_counted} & {"fail", "warn", "unknown"}, (
-            seed
-        )
+        states = {entry.state for entry in judged if entry.is_counted}
+        assert not is_judged or states & {"fail", "warn", "unknown"}, seed
 
 
 def digest(node: str, bits: str, library: str = "cublas 12") -> digests.Digest:
@@ -111,7 +108,5 @@ def test_other_libraries_are_not_compared() -> None:
 
 
 def test_the_worst_of_no_gates_is_unknown() -> None:
-    assert worst(()) == "unknown"
-    assert (
-        worst((Finding(gate="a", outcome="pass", text=""), Finding(gate="b", outcome="unknown", text=""))) == "unknown"
-    )
+    findings = Finding(gate="a", outcome="pass", text=""), Finding(gate="b", outcome="unknown", text="")
+    assert worst(()) == worst(findings) == "unknown"
