@@ -69,6 +69,7 @@ class KeptTensors:
         self._found_after = -1
         self._earlier: list[str] = []
         self._snapshots: set[str] = set()
+        self._former: list[Group] = []
         self._times = 0
         self._ended, self._cost_s = 0.0, 0.0
 
@@ -86,6 +87,14 @@ class KeptTensors:
                 by_digest.setdefault(_total(group.tensors() or ()), []).append(group)
             models = _sequences(known, [*known.modules, *known.copies])
             left_out = {_total(tensors) for tensors in models} if n and by_digest else set[str]()
+        former = by_digest.keys() & self._snapshots - left_out
+        older = by_digest.keys() & {*self._earlier} - left_out - former
+        again = [group for value in left_out for group in by_digest.get(value, ())]
+        if not older and any(
+            x._tensors[0] is y._tensors[0] for x in again for y in self._former
+        ):  # saves use two in turn
+            left_out |= {value for value in former if len(by_digest[value]) == 1}
+        self._former = [group for value in former for group in by_digest[value]]
         for number, (value, same) in enumerate(item for item in by_digest.items() if item[0] not in left_out):
             is_again = value in self._earlier and value not in self._snapshots
             self._again += same[:1] if is_again else []
@@ -158,14 +167,8 @@ def _held(known: owner.Owner) -> set[int]:
     live = tensor_names.live_objects(module, own)
     tensors = [x for item in live[module] for x in (*item._parameters.values(), *item._buffers.values())]
     tensors += [x for item in live[own] for x in item.targets]
-    states = (
-        x
-        for optimizer in known.optimizers
-        for held in optimizer.state.values()
-        if isinstance(held, dict)
-        for x in held.values()
-    )
-    tensors += [x for x in states if hasattr(x, "data_ptr")]
+    states = [held for optimizer in known.optimizers for held in optimizer.state.values() if isinstance(held, dict)]
+    tensors += [x for held in states for x in held.values() if hasattr(x, "data_ptr")]
     tensors += [parameter for optimizer in known.optimizers for parameter in owner.parameters_of(optimizer)]
     every = chain(tensors, (getattr(x, "grad", None) for x in tensors))
     return {x.data_ptr() for x in every if x is not None and digest.has_floats(x)} - {0}

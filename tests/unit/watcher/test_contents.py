@@ -424,3 +424,26 @@ def test_snapshots_that_a_script_still_keeps_at_the_next_save_are_its_own(job: J
         train(model, optimizer)
     of = [digest.total((str(i), x) for i, x in enumerate(own))[0] for own in snapshots]
     assert counts == [[], [of[0]], [of[1]]], "each once: the search after that finds it again"
+
+
+@pytest.mark.parametrize("keeps_first", [False, True])
+def test_two_buffers_that_saves_use_in_turn_are_no_snapshots(
+    job: Job, keeps_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They show so as one is used again. Beside a snapshot that stays they may be snapshots, too."""
+    monkeypatch.setattr(kept_tensors, "ALWAYS", 9)
+    model, optimizer = job
+    live, _ = known(optimizer)
+    kept, buffers, snapshots = kept_tensors.KeptTensors(), dict[str, list[torch.Tensor]](), list[list[torch.Tensor]]()
+    counts = []
+    for n in range(1, 6):
+        now = [parameter.detach().clone() for parameter in model.parameters()]
+        for own, new in zip(buffers.setdefault(f"of {n % 2}", [x.clone() for x in now]), now, strict=True):
+            own.copy_(new)
+        snapshots += [[x.clone() for x in now]] if keeps_first and n == 1 else []
+        del now, own, new
+        kept.find(n, live)
+        kept.keep_untouched(n)
+        counts.append(len([key for key in kept.digests() if key != kept_tensors.AGAIN]))
+        train(model, optimizer)
+    assert counts == ([0, 2, 1, 1, 1] if keeps_first else [0, 1, 0, 0, 0])
