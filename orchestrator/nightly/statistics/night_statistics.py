@@ -104,10 +104,11 @@ class Nights:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Verdict:
-    """The judgement of one night, nodes x metrics. ``excess``: NaN without a reference; ``limit``: of a failure; ``weak``: of a warning,
-    and ``usual`` without the least change of the class. ``first``: the first measurement is beyond the limit; ``flaky``: one of two is. ``lasting``: the
-    mean of the last nights is beyond its limit. ``peers``: compared with so many equal ones, for want of a reference. ``enters``: the
-    night may be part of the reference. ``day``, ``fleet``: by metric, of all nodes together; ``fleet`` has reference and limits of its own.
+    """The judgement of one night, nodes x metrics. ``excess``: NaN without a reference; ``limit``: of a failure; ``weak``: of a
+    warning, and ``usual`` without the least change of the class. ``first``: the first measurement is beyond the limit; ``flaky``: one of
+    two is. ``lasting``: the mean of the last nights is beyond its limit. ``peers``: compared with so many equal ones, for want of a
+    reference. ``enters``: the night may be part of the reference. ``day``, ``fleet``: by metric, of all nodes together; ``fleet`` has
+    a reference and limits of its own.
     """
 
     excess: Floats
