@@ -242,7 +242,7 @@ def test_an_acceptance_measures_a_node_in_quarantine_and_does_not_decide(console
         "accept", "--bed", "local", "--suite", str(console.root / "s.yml"), "--runs-dir", str(console.root / "runs")
     )
     assert (world(console, "gemm"), world(console, "allreduce")) == ((4, []), (4, ["n1"]))
-    assert (code, f"not checked  n1 {REASON}" in output) == (2, True)
+    assert (code, f"not checked  n1 {REASON}" in output) == (2, True), output
     assert "NOT DECIDED" in output
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from ...app.places import short_path
 from ...cli.inputs import options
 from ...cli.inputs.terminal_session import Session
+from ...core.verdict.sentence import count
 from ..app import night_runs
 from ..app.night_requests import AcceptRequest
 from ..app.night_results import Acceptance
@@ -20,5 +23,6 @@ def command(session: Session, accepted: Acceptance) -> None:
     """
     terminal, document = session.terminal, accepted.certificate
     terminal.line(f"{document['decision']}     {short_path(accepted.summary)}     exit {accepted.code}")
-    terminal.lines(f"  compared     {text}" for text in document["compared"])
+    compared = Counter(figure["compared_with"] for figure in document["figures"])
+    terminal.lines(f"  compared     {count(number, 'figure')} with {text}" for text, number in compared.items())
     terminal.lines(f"  not checked  {text}" for text in document["not_checked"])

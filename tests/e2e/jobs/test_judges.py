@@ -96,7 +96,7 @@ def test_a_damaged_twin_is_made_again_and_that_is_said(bed: Bed, tmp_path: Path)
     assert "damaged and is run again" in output and cached.name in output
     assert json.loads(cached.read_text())["twin"]["digests"] == json.loads(text)["twin"]["digests"]
     code, output = bed.ccbed("run", trial, "--runs-dir", runs)
-    assert code == 0 and "(cached)" in output
+    assert code == 0 and " UTC used again: " in output
 
 
 def test_without_a_twin_what_the_trial_names_is_unknown_and_a_default_is_listed(bed: Bed, tmp_path: Path) -> None:
