@@ -89,9 +89,8 @@ class KeptTensors:
             left_out = {_total(tensors) for tensors in models} if n and by_digest else set[str]()
         former = by_digest.keys() & self._snapshots - left_out
         older = by_digest.keys() & {*self._earlier} - left_out - former
-        again = [group for value in left_out for group in by_digest.get(value, ())]
-        in_turn = any(x._tensors[0] is y._tensors[0] for x in again for y in self._former)
-        if in_turn and not older:  # saves use two buffers
+        again = [group._tensors[0] for value in left_out for group in by_digest.get(value, ())]
+        if not older and any(x is y._tensors[0] for x in again for y in self._former):  # saves use two buffers in turn
             left_out |= {value for value in former if len(by_digest[value]) == 1}
         self._former = [group for value in former for group in by_digest[value]]
         for number, (value, same) in enumerate(item for item in by_digest.items() if item[0] not in left_out):

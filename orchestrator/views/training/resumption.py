@@ -279,7 +279,7 @@ def _by_parts(process: Process, start: watch.State, attempt: Attempt, before: Li
     read = {parts.get(load.sha256 or "") or parts.get(part_of(load), "") for load in loads} - {""}
     if not (chosen := sum_of(read, start.weights)):
         return None
-    common = set.intersection(*({at for at, part, w in saves if part == one and not w.save.thread} for one in chosen))
+    common = set.intersection(*({at for at, part, w in saves if part == own and not w.save.thread} for own in chosen))
     if steps := frozenset(n for i, n in common if not _digests_at(before.attempts[i], n - before.bases[i])):
         return RankResume(rank=process.rank, name=process.name, steps=steps, how="digest")
     first = {part: (at, w) for at, part, w in reversed(saves) if part in chosen}
