@@ -160,6 +160,7 @@ def test_a_limit_is_not_lifted_for_as_long_as_a_killed_process_needs(
     assert _watched(node, "slow-node", _release, BROKEN).held is False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pause-node", "hang-rank", "slow-node"])
 def test_a_fault_that_is_lifted_between_two_observations_shows_by_the_cpu_time(kind: str, node: StoppableNode) -> None:
     lasted = _watched(node, kind, _lift, AT_ONCE)

@@ -426,6 +426,7 @@ def test_snapshots_that_a_script_still_keeps_at_the_next_save_are_its_own(job: J
     assert counts == [[], [of[0]], [of[1]]], "each once: the search after that finds it again"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keeps_first", [False, True])
 def test_two_buffers_that_saves_use_in_turn_are_no_snapshots(
     job: Job, keeps_first: bool, monkeypatch: pytest.MonkeyPatch
