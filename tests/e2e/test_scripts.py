@@ -48,8 +48,10 @@ def test_a_scripts_exception_is_in_its_log_and_in_the_event(stage: Stage) -> Non
     played = stage.script("def f():\n    raise ValueError('no luck')\nf()\n")
     assert played.codes == {0: 1, 1: 1}
     errors = sorted(played.of("rank.error"), key=lambda value: value["rank"])
-    places = [[frame.rpartition("/")[2] for frame in error.pop("stack")] for error in errors]
-    assert errors == [{"rank": rank, "kind": "ValueError", "message": "no luck"} for rank in range(2)]
+    places = [[frame.rpartition("/")[2] for frame in error["stack"]] for error in errors]
+    assert [(error["rank"], error["kind"], error["message"]) for error in errors] == [
+        (rank, "ValueError", "no luck") for rank in range(2)
+    ]
     assert places == [["job.py:2 f", "job.py:3 <module>"]] * 2
     assert "job.py" in played.log(0) and "ValueError: no luck" in played.log(0)
 
