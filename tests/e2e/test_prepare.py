@@ -304,4 +304,4 @@ def test_the_playbooks_assume_what_the_core_assumes() -> None:
     assert f"default('{requirements.CPU_IMAGE}')" in text
     used = set(re.findall(r"ccbed_([a-z_]+)", text))
     extra = {"hostdir", "fingerprints", "image_ids", "addresses", "owner", "owner_id", "force", "registry_logins"}
-    assert used - extra <= set(variables.KNOWN)
+    assert used - extra <= {*variables.KNOWN, "ssh_extra_args"}
