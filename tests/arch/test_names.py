@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from .test_layout import ROOT, sources
 
 #: Name them by their kind: ``matches``, ``message``, ``node``, ``request``, ``status``, ``prefetch``, ``duplicate``.
@@ -67,6 +69,7 @@ OPENINGS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_no_docstring_begins_with_a_preposition_or_a_question_word() -> None:
     documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     wrong = [
